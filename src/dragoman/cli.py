@@ -1,0 +1,263 @@
+"""The command line: one dict of name → function. Heavy imports stay inside the functions, so --help is instant."""
+
+import json as jsonlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.exceptions import TyperException
+
+from dragoman import __version__
+from dragoman.errors import ExitCode, UserError
+
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A .toml file, or the name of a built-in recipe.")
+]
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A run, or an exported model.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a setting of the recipe (TOML value); repeatable."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+BeamOption = Annotated[int | None, typer.Option(min=1, help="Beam width; the model's own if not given.")]
+
+
+def demo(
+    run: Annotated[Path, typer.Option(help="Where to put the run.")] = Path("runs/demo"),
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    json: JsonOption = False,
+) -> None:
+    """Train a small model in minutes and show what it says."""
+    from dragoman.demo import run_demo
+
+    raise typer.Exit(run_demo(run, workers, json=json))
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this recipe, to start from.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the built-in recipes, or print one."""
+    from dragoman.recipe import built_in_recipes
+
+    texts = built_in_recipes()
+    if name is None:
+        # The first line of every recipe says what it is for.
+        purposes = {each: text.splitlines()[0].removeprefix("# ") for each, text in texts.items()}
+        if json:
+            print_json(purposes)
+        else:
+            for each, purpose in purposes.items():
+                print(f"{each:20}{purpose}")
+            print("\nPrint one to start from:  dragoman recipes tiny > my.toml")
+    elif name in texts:
+        print_json({name: texts[name]}) if json else print(texts[name], end="")
+    else:
+        raise UserError(
+            f"there is no recipe {name}",
+            where=f"dragoman recipes {name}",
+            fix=f"choose one of: {', '.join(texts)}",
+        )
+
+
+def data_prepare(
+    recipe: RecipeArgument,
+    set_: SetOption = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores if not given.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Read, clean and tokenise the text of a recipe into a dataset; an existing one is used as it is."""
+    from dragoman.data.passport import passport, print_passport
+    from dragoman.data.prepare import prepare
+    from dragoman.recipe import load_recipe
+
+    dataset = prepare(load_recipe(recipe, set_ or ()), workers=workers)
+    print_json(passport(dataset)) if json else print_passport(dataset)
+
+
+def data_show(
+    dataset: Annotated[Path, typer.Argument(help="A dataset directory.")],
+    json: JsonOption = False,
+    verify: Annotated[bool, typer.Option(help="Also check the checksum of every file.")] = False,
+) -> None:
+    """Show a dataset's passport: where it came from, how large it is, what was dropped and why."""
+    from dragoman.data.passport import passport, print_passport
+    from dragoman.data.shards import Dataset
+
+    opened = Dataset.open(dataset)
+    if verify:
+        opened.verify()
+    print_json(passport(opened)) if json else print_passport(opened)
+
+
+def train(
+    recipe: RecipeArgument,
+    set_: SetOption = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes: one per GPU, or one on a machine without.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run directory; runs/NAME of the recipe if not given.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train a recipe, or go on with it if the run exists. Prepares the data first where needed."""
+    from dragoman.train.command import train_recipe
+
+    code, summary = train_recipe(recipe, set_ or (), workers=workers, run_path=run, quiet=json)
+    if json:
+        print_json(summary)
+    elif code is not ExitCode.DONE:
+        print(summary["message"], file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def evaluate(
+    model: ModelArgument,
+    src: Annotated[Path, typer.Option(help="Source text, a sentence a line.")],
+    ref: Annotated[Path, typer.Option(help="Reference translation, line by line.")],
+    beam: BeamOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Translate a text and score it: BLEU, chrF, signatures.
+
+    Every score comes with its 95 % interval."""
+    from dragoman.decode.score import evaluate_model
+
+    result = evaluate_model(model, src, ref, beam=beam)
+    if json:
+        print_json(result)
+        return
+    for metric, name in (("bleu", "BLEU"), ("chrf", "chrF")):
+        low, high = result["ci95" if metric == "bleu" else "chrf_ci95"]
+        signature = result["signature" if metric == "bleu" else "chrf_signature"]
+        print(f"{name} {result[metric]:.2f}  (95 % interval {low:.2f} to {high:.2f})  {signature}")
+    print(f"{result['sentences']:,} sentences in {result['seconds']:.1f} s")
+
+
+def translate(
+    model: ModelArgument,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if not given.")
+    ] = None,
+    beam: BeamOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Translate a text, line by line."""
+    from dragoman.decode.translator import Translator, resolve_model
+
+    translator = Translator(resolve_model(model))
+    for translation in translator.translate(read_lines(file), beam=beam):
+        if json:
+            line = {"text": translation.text, "log_probability": translation.log_probability}
+            print(jsonlib.dumps(line, ensure_ascii=False), flush=True)
+        else:
+            print(translation.text, flush=True)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    to: Annotated[Path, typer.Option(help="The directory to write the model to.")],
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; the best if not given.")] = None,
+    average: Annotated[int, typer.Option(min=1, metavar="K", help="Average the last K checkpoints.")] = 1,
+    quantize: Annotated[
+        str | None, typer.Option(help="int8, int8_float32, int16, float16 or bfloat16.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Export a run's model for CTranslate2."""
+    from dragoman.decode.export import export_run
+    from dragoman.rundir import RunDir
+
+    path = export_run(RunDir.open(run), to, step=step, average=average, quantization=quantize)
+    size = sum(file.stat().st_size for file in path.iterdir())
+    if json:
+        print_json({"model": str(path), "bytes": size})
+    else:
+        print(f"{path}: {size / 1e6:.1f} MB. Translate with:  dragoman translate {path} < input.txt")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "recipes": recipes,
+    "train": train,
+    "evaluate": evaluate,
+    "translate": translate,
+    "export": export,
+}
+DATA_COMMANDS: dict[str, Callable[..., None]] = {"prepare": data_prepare, "show": data_show}
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dragoman {__version__}")
+        raise typer.Exit
+
+
+def global_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    """Options of ``dragoman`` itself."""
+
+
+def build_app() -> typer.Typer:
+    settings: dict[str, Any] = {
+        "rich_markup_mode": None,
+        "add_completion": False,
+        "pretty_exceptions_enable": False,
+    }
+    app = typer.Typer(
+        name="dragoman",
+        help="Train translation models on one machine or many, and understand what happened.",
+        **settings,
+    )
+    app.callback()(global_options)
+    data = typer.Typer(help="Prepare text for training, and look at what was prepared.", **settings)
+    for name, command in COMMANDS.items():
+        app.command(name)(command)
+    for name, command in DATA_COMMANDS.items():
+        data.command(name)(command)
+    app.add_typer(data, name="data")
+    return app
+
+
+def print_json(value: object) -> None:
+    print(jsonlib.dumps(value, indent=2, ensure_ascii=False))
+
+
+def read_lines(file: Path | None) -> Iterator[str]:
+    """Yield the lines of a file or of standard input, without their ends."""
+    from dragoman.data.text import open_lines
+
+    yield from open_lines(file)
+
+
+def main() -> NoReturn:
+    """Run a command; turn every error the user can fix into what, where and fix, and an exit code of 2."""
+    arguments = sys.argv[1:] or ["--help"]
+    names = arguments[: 2 if arguments[0] == "data" else 1]
+    try:
+        code = build_app()(arguments, prog_name="dragoman", standalone_mode=False)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        code = ExitCode.USER
+    except TyperException as error:
+        known = arguments[0] in (*COMMANDS, "data")
+        fix = f"see dragoman {' '.join(names) + ' ' if known else ''}--help"
+        where = " ".join(["dragoman", *arguments])
+        print(UserError(error.format_message(), where=where, fix=fix), file=sys.stderr)
+        code = ExitCode.USER
+    except (KeyboardInterrupt, typer.Abort):
+        code = ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough. The null device keeps the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.DONE
+    sys.exit(code)

@@ -1,0 +1,170 @@
+"""The plan of steps: which pairs are in which micro-batch of which step, for every epoch.
+
+The plan is a pure function of (lengths, settings, seed, epoch). It never looks at the world, so every worker
+computes the same one, any number of workers share the same micro-batches, and a resumed run continues at step
+k by asking for step k + 1.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from dragoman.data.shards import Split
+from dragoman.data.tokenizer import BOS
+from dragoman.model.transformer import Batch
+
+T = TypeVar("T")
+Indices = np.ndarray  # pair numbers in a split
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the plan: its micro-batches, and the tokens of all of them together."""
+
+    number: int
+    epoch: int
+    micro_batches: list[Indices]
+    tokens: int
+
+
+def plan_epoch(
+    lengths: np.ndarray, tokens_per_step: int, tokens_per_micro_batch: int, *, seed: int, epoch: int
+) -> list[list[Indices]]:
+    """Return the steps of one epoch, each a list of micro-batches of pair indices.
+
+    Every pair occurs exactly once. Pairs of the same length are shuffled, laid out by length, cut into
+    micro-batches of equal tokens, and the micro-batches are shuffled into steps: so a micro-batch holds hardly
+    any padding, and a step holds many lengths. Every epoch has the same number of steps.
+    """
+    random = np.random.default_rng([seed, epoch])
+    src, tgt = lengths[:, 0].astype(np.int64), lengths[:, 1].astype(np.int64)
+    # Source lengths rise and fall in turns from one target length to the next, so that neighbours across the
+    # change are alike too.
+    serpentine = np.where(tgt % 2 == 0, src, -src)
+    shuffled = random.permutation(len(lengths))
+    order = shuffled[np.lexsort((serpentine[shuffled], tgt[shuffled]))]
+
+    tokens_before = np.cumsum(tgt[order]) - tgt[order]
+    total = int(tgt.sum())
+    num_steps = max(1, round(total / tokens_per_step))
+    per_step = max(1, round(tokens_per_step / tokens_per_micro_batch))
+    micro_of_pair = tokens_before * (num_steps * per_step) // total
+    # A sentence longer than its share leaves the next micro-batch empty; only those that exist are kept.
+    cuts = np.flatnonzero(np.diff(micro_of_pair)) + 1
+    micro_batches = np.split(order, cuts)
+    places = random.permutation(len(micro_batches))
+    bounds = np.arange(num_steps + 1) * len(micro_batches) // num_steps
+    steps = [
+        [micro_batches[place] for place in places[start:end]]
+        for start, end in pairwise(bounds)
+        if end > start
+    ]
+    return steps
+
+
+class Plan:
+    """The steps of a whole run, numbered from 1, epoch after epoch."""
+
+    def __init__(
+        self, lengths: np.ndarray, tokens_per_step: int, tokens_per_micro_batch: int, *, seed: int
+    ) -> None:
+        self._lengths = lengths
+        self._settings = (tokens_per_step, tokens_per_micro_batch)
+        self._seed = seed
+        self._epoch, self._steps = 0, self._plan(0)
+        self.steps_per_epoch = len(self._steps)
+
+    def step(self, number: int) -> Step:
+        """Return step ``number``; asking in ascending order plans each epoch once."""
+        epoch, place = divmod(number - 1, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._steps = epoch, self._plan(epoch)
+        micro_batches = self._steps[place]
+        tokens = sum(int(self._lengths[indices, 1].sum()) for indices in micro_batches)
+        return Step(number, epoch, micro_batches, tokens)
+
+    def _plan(self, epoch: int) -> list[list[Indices]]:
+        return plan_epoch(self._lengths, *self._settings, seed=self._seed, epoch=epoch)
+
+
+def plan_evaluation(lengths: np.ndarray, tokens_per_micro_batch: int) -> list[Indices]:
+    """Cut a split into micro-batches of similar length, the same every time."""
+    [micro_batches] = plan_epoch(lengths, int(lengths[:, 1].sum()), tokens_per_micro_batch, seed=0, epoch=0)
+    return micro_batches
+
+
+def padding_share(lengths: np.ndarray, micro_batches: list[Indices]) -> float:
+    """Return the share of positions, source and target together, that are padding."""
+    padded = sum(int(lengths[indices].max(axis=0).sum()) * len(indices) for indices in micro_batches)
+    real = sum(int(lengths[indices].sum()) for indices in micro_batches)
+    return 1 - real / padded
+
+
+def collate(split: Split, indices: Indices) -> Batch:
+    """Read the pairs ``indices`` and lay them out as one micro-batch on the CPU."""
+    src, tgt = split.gather(indices, 0), split.gather(indices, 1)
+    src_BS = np.zeros((len(src), max(map(len, src))), dtype=np.int64)
+    tgt_in_BT = np.zeros((len(tgt), max(map(len, tgt))), dtype=np.int64)
+    for row, (src_ids, tgt_ids) in enumerate(zip(src, tgt, strict=True)):
+        src_BS[row, : len(src_ids)] = src_ids
+        tgt_in_BT[row, 0] = BOS
+        tgt_in_BT[row, 1 : len(tgt_ids)] = tgt_ids[:-1]
+    src_lengths = np.array([len(ids) for ids in src])
+    tgt_lengths = np.array([len(ids) for ids in tgt])
+    src_mask_BS = np.arange(src_BS.shape[1]) < src_lengths[:, None]
+    tgt_mask_BT = np.arange(tgt_in_BT.shape[1]) < tgt_lengths[:, None]
+    return Batch(
+        src_BS=torch.from_numpy(src_BS),
+        tgt_in_BT=torch.from_numpy(tgt_in_BT),
+        tgt_out_N=torch.from_numpy(np.concatenate(tgt).astype(np.int64)),
+        src_mask_BS=None if src_mask_BS.all() else torch.from_numpy(src_mask_BS),
+        tgt_index_N=torch.from_numpy(np.flatnonzero(tgt_mask_BT)),
+    )
+
+
+class Ahead(Generic[T]):
+    """Iterate over ``make()`` with a thread that stays a few items ahead, so that reading hides behind work."""
+
+    def __init__(self, make: Callable[[], Iterator[T]], depth: int = 2) -> None:
+        self._items: queue.Queue[T | _Failure] = queue.Queue(depth)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._fill, args=(make,), daemon=True, name="data")
+        self._thread.start()
+
+    def __iter__(self) -> "Ahead[T]":
+        return self
+
+    def __next__(self) -> T:
+        item = self._items.get()
+        if isinstance(item, _Failure):
+            raise item.error
+        return item
+
+    def close(self) -> None:
+        """Stop the thread, also when it waits for room."""
+        self._closed.set()
+        while self._thread.is_alive():
+            with suppress(queue.Empty):
+                self._items.get(timeout=0.05)
+
+    def _fill(self, make: Callable[[], Iterator[T]]) -> None:
+        try:
+            for item in make():
+                self._items.put(item)
+                if self._closed.is_set():
+                    return
+            raise StopIteration
+        except BaseException as error:  # handed to the reader, who raises it
+            self._items.put(_Failure(error))
+
+
+@dataclass(frozen=True)
+class _Failure:
+    error: BaseException

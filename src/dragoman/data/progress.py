@@ -1,0 +1,40 @@
+"""What a long piece of work shows of itself on stderr: bars on a terminal, one line per stage elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Stages:
+    """Shows stages one after another and remembers how long each took."""
+
+    def __init__(self, shown: bool) -> None:
+        self.seconds: dict[str, float] = {}
+        self._console = Console(stderr=True, quiet=not shown)
+        self._has_bars = shown and self._console.is_terminal
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def stage(self, name: str, total: float = 0) -> Iterator[Callable[[float], None]]:
+        """Time a stage; call what this gives with each amount of ``total`` that is done, if that is known."""
+        columns = (
+            TextColumn("{task.description:<20}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        started = time.monotonic()
+        with Progress(*columns, console=self._console, disable=not self._has_bars) as bars:
+            task = bars.add_task(name, total=total or None)
+            yield partial(bars.advance, task)
+            bars.update(task, total=1, completed=1)
+        self.seconds[name] = round(time.monotonic() - started, 2)
+        if not self._has_bars:
+            self.say(f"{name}: {self.seconds[name]:.1f} s")

@@ -1,0 +1,236 @@
+"""Exported models at work: lines of text in, translations out. Imports without torch.
+
+A model is the directory that ``export.py`` writes. Translation is a stream: a window of lines is read, sorted
+into batches of similar length, translated and given back in order, so a file of any size takes constant
+memory. Every line gives exactly one line, whatever is in it, and does not depend on its neighbours.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ctranslate2
+
+from dragoman.data.text import normalise
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError
+from dragoman.files import read_json
+from dragoman.rundir import RunDir
+
+CARD = "dragoman.json"  # what the model is and where it came from
+CARD_VERSION = 1
+TOKENIZER = "sentencepiece.model"
+WEIGHTS = "model.bin"
+
+WINDOW_LINES = 4096  # read before the first of them is translated
+WINDOW_CHARACTERS = 2_000_000  # a window of very long lines ends here
+BATCH_TOKENS = 1024  # source subwords that one core translates at once
+LENGTH_STEP = 16  # lengths are rounded up to a multiple of this to set the longest translation
+LENGTH_FACTOR = 3  # the longest translation of a line, in multiples of its own rounded length
+UNSPACED = ("zh", "ja", "th", "km", "lo", "my")  # languages that put no space between sentences
+
+# Where a line that is too long is cut, best first: after a sentence, after a clause, between words.
+CUTS = (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?<=[,;:])\s+|(?<=[，；：、])\s*", r"\s+")
+
+
+class Hypothesis(NamedTuple):
+    text: str
+    log_probability: float  # of the whole text, natural logarithm
+
+
+class Translation(NamedTuple):
+    """The translation of one line: its hypotheses, best first, at least one."""
+
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def text(self) -> str:
+        return self.hypotheses[0].text
+
+    @property
+    def log_probability(self) -> float:
+        return self.hypotheses[0].log_probability
+
+
+def resolve_model(path: Path) -> Path:
+    """Return the model directory that ``path`` means: itself, or the best model of the run it is."""
+    if (path / CARD).is_file() and (path / WEIGHTS).is_file():
+        return path.resolve()
+    run = RunDir(path)
+    if not run.recipe.is_file():
+        raise UserError(
+            "there is no model here" if path.exists() else "there is no such directory",
+            where=str(path),
+            fix="give a run such as runs/NAME, or a directory that `dragoman export` wrote",
+        )
+    if not (run.best / CARD).is_file():
+        raise UserError(
+            "this run has no scored model yet",
+            where=str(path),
+            fix="wait for its first evaluation, or export a checkpoint with `dragoman export`",
+        )
+    return run.best.resolve()
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Translator:
+    """A loaded model. It uses all cores if ``threads`` is not given; ``card`` says which model it is."""
+
+    def __init__(
+        self, model: Path, *, device: str = "cpu", threads: int | None = None, compute_type: str = "default"
+    ) -> None:
+        self.card: dict[str, Any] = read_json(model / CARD)
+        if self.card["version"] != CARD_VERSION:
+            raise UserError(
+                f"this model has format {self.card['version']}, this Dragoman reads format {CARD_VERSION}",
+                where=str(model / CARD),
+                fix="export the model again with this version of Dragoman",
+            )
+        self._tokenizer = Tokenizer.load(model / TOKENIZER)
+        self._pieces = self._tokenizer.pieces()
+        self._ids = {piece: index for index, piece in enumerate(self._pieces)}
+        try:
+            self._engine = ctranslate2.Translator(
+                str(model),
+                device=device,
+                compute_type=compute_type,
+                # A batch per core: several cores on one batch wait for each other at every layer, and on a
+                # machine that has other work as well this is slower than one core (measured: five times).
+                inter_threads=threads or (available_cores() if device == "cpu" else 1),
+                intra_threads=1,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise UserError(
+                f"CTranslate2 cannot load this model: {error}",
+                where=str(model),
+                fix="check the device and the compute type, or export the model again",
+            ) from error
+
+    def translate(
+        self,
+        lines: Iterable[str],
+        *,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        nbest: int = 1,
+        window_lines: int = WINDOW_LINES,
+    ) -> Iterator[Translation]:
+        """Yield the translation of every line, in order; an empty line gives an empty one.
+
+        Beam and length penalty are those the model was scored with if not given; an n-best list widens the
+        beam to n. A line longer than any the model was trained on is cut at the ends of sentences, or of
+        clauses, or between words, and its parts are translated one by one. The unknown subword is never used.
+        """
+        options = {
+            "beam_size": max(nbest, self.card["beam"] if beam is None else beam),
+            "length_penalty": self.card["length_penalty"] if length_penalty is None else length_penalty,
+            "num_hypotheses": nbest,
+        }
+        for window in _windows(lines, window_lines):
+            parts_of_lines = self._encode(window)
+            translated = iter(self._translate_parts(list(chain.from_iterable(parts_of_lines)), options))
+            for parts in parts_of_lines:
+                yield self._join(list(islice(translated, len(parts))), nbest)
+
+    def _encode(self, lines: Sequence[str]) -> list[list[list[int]]]:
+        """Return the parts of each line as ids: none of an empty line, one of most."""
+        longest = self.card["max_length"]  # counts end-of-sentence, as encode() does
+
+        def size(text: str) -> int:
+            return len(self._tokenizer.encode([text])[0])
+
+        parts_of_lines = []
+        # A lone surrogate stands for a byte that was not UTF-8, and nothing can encode it.
+        texts = [normalise(line.encode("utf-8", "replace").decode("utf-8")) for line in lines]
+        for text, ids in zip(texts, self._tokenizer.encode(texts), strict=True):
+            parts = [ids] if len(ids) <= longest else self._tokenizer.encode(split_long(text, size, longest))
+            # The engine adds end-of-sentence. A single character may still be too long, in bytes.
+            parts_of_lines.append([part[:-1][: longest - 1] for part in parts if len(part) > 1])
+        return parts_of_lines
+
+    def _translate_parts(
+        self, parts: list[list[int]], options: dict[str, Any]
+    ) -> list[tuple[Hypothesis, ...]]:
+        def longest_target(index: int) -> int:
+            rounded = -(-len(parts[index]) // LENGTH_STEP) * LENGTH_STEP
+            return min(LENGTH_FACTOR * rounded, int(self.card["positions"]))
+
+        by_length = sorted(range(len(parts)), key=lambda index: len(parts[index]))
+        running = []
+        for limit, group in groupby(by_length, longest_target):
+            indices = list(group)
+            results = self._engine.translate_batch(
+                # By id: text that happens to read like the end-of-sentence piece must not become it.
+                [[self._pieces[id_] for id_ in parts[index]] for index in indices],
+                max_batch_size=BATCH_TOKENS,
+                batch_type="tokens",
+                max_input_length=0,
+                max_decoding_length=limit,
+                disable_unk=True,
+                return_scores=True,
+                asynchronous=True,  # so that no core waits for the end of a group
+                **options,
+            )
+            running += [(index, limit, result) for index, result in zip(indices, results, strict=True)]
+        done: list[tuple[Hypothesis, ...]] = [()] * len(parts)
+        for index, limit, pending in running:
+            result = pending.result()
+            done[index] = tuple(
+                self._hypothesis(tokens, score, limit, options["length_penalty"])
+                for tokens, score in zip(result.hypotheses, result.scores, strict=True)
+            )
+        return done
+
+    def _hypothesis(self, tokens: list[str], score: float, limit: int, length_penalty: float) -> Hypothesis:
+        # The engine divides by length^penalty, counting end-of-sentence, which only comes before the limit.
+        length = len(tokens) + (len(tokens) < limit)
+        # Normalised, for bytes can spell a line end or worse.
+        text = normalise(self._tokenizer.decode([self._ids[token] for token in tokens]))
+        return Hypothesis(text, score * length**length_penalty)
+
+    def _join(self, parts: list[tuple[Hypothesis, ...]], nbest: int) -> Translation:
+        """Put the parts of a line together: the best of each, then the second of each, and so on."""
+        if not parts:
+            return Translation((Hypothesis("", 0.0),) * nbest)
+        space = "" if self.card["tgt_lang"] in UNSPACED else " "
+        return Translation(
+            tuple(
+                Hypothesis(space.join(h.text for h in hypotheses), sum(h.log_probability for h in hypotheses))
+                for hypotheses in zip(*parts, strict=False)  # a short search may find fewer
+            )
+        )
+
+
+def split_long(text: str, size: Callable[[str], int], longest: int) -> list[str]:
+    """Cut ``text`` near its middle, where it hurts least, until no part's ``size`` is over ``longest``."""
+    if size(text) <= longest or len(text) < 2:
+        return [text]
+    middle = len(text) / 2
+    for pattern in CUTS:
+        cuts = [cut.span() for cut in re.finditer(pattern, text) if abs(cut.start() - middle) <= middle / 2]
+        if cuts:
+            start, end = min(cuts, key=lambda span: abs(span[0] - middle))
+            break
+    else:
+        start = end = len(text) // 2
+    return split_long(text[:start], size, longest) + split_long(text[end:], size, longest)
+
+
+def _windows(lines: Iterable[str], most_lines: int) -> Iterator[list[str]]:
+    window: list[str] = []
+    characters = 0
+    for line in lines:
+        window.append(line)
+        characters += len(line)
+        if len(window) >= most_lines or characters >= WINDOW_CHARACTERS:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window

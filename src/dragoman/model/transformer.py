@@ -1,0 +1,191 @@
+"""The whole Transformer encoder-decoder, in one file, for reading.
+
+Shape suffixes: B batch, S source positions, T target positions, D model width, H heads, K width of a head,
+F feed-forward width, V vocabulary, N real target tokens of a batch (no padding).
+
+One embedding matrix serves the source, the target and the output. Positions are sinusoids, so no length is
+built in. Logits are computed only where there is a target token: padding never reaches the largest product.
+The parameter names are the checkpoint format; ``decode/export.py`` reads them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.config import Model
+
+
+class Batch(NamedTuple):
+    """One micro-batch on the device. Padded positions hold id 0 and are masked."""
+
+    src_BS: Tensor  # ends with end-of-sentence
+    tgt_in_BT: Tensor  # begins with begin-of-sentence
+    tgt_out_N: Tensor  # what follows each target position: the real tokens of all sentences in a row
+    src_mask_BS: Tensor | None  # True where there is a token; None when nothing is padded
+    tgt_index_N: Tensor  # where the real tokens lie in the flattened (B·T) positions
+
+
+class Attention(nn.Module):
+    """Multi-head attention of queries over themselves, or over a memory."""
+
+    def __init__(self, cfg: Model, *, over_memory: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout = cfg.heads, cfg.attention_dropout
+        if over_memory:
+            self.q = nn.Linear(cfg.d_model, cfg.d_model)
+            self.kv = nn.Linear(cfg.d_model, 2 * cfg.d_model)
+        else:
+            self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
+        self.out = nn.Linear(cfg.d_model, cfg.d_model)
+
+    def forward(
+        self, x_BTD: Tensor, memory_BSD: Tensor | None, mask: Tensor | None, *, causal: bool
+    ) -> Tensor:
+        if memory_BSD is None:
+            q_BTD, k_BSD, v_BSD = self.qkv(x_BTD).chunk(3, dim=-1)
+        else:
+            q_BTD = self.q(x_BTD)
+            k_BSD, v_BSD = self.kv(memory_BSD).chunk(2, dim=-1)
+        mixed_BHTK = F.scaled_dot_product_attention(
+            self._split(q_BTD),
+            self._split(k_BSD),
+            self._split(v_BSD),
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=causal,
+        )
+        return self.out(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _split(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD.view(*x_BTD.shape[:2], self.heads, -1).transpose(1, 2)  # B H T K
+
+
+class FeedForward(nn.Module):
+    def __init__(self, cfg: Model) -> None:
+        super().__init__()
+        self.up = nn.Linear(cfg.d_model, cfg.feed_forward)
+        self.down = nn.Linear(cfg.feed_forward, cfg.d_model)
+        self.dropout = nn.Dropout(cfg.relu_dropout)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.down(self.dropout(F.relu(self.up(x_BTD), inplace=True)))  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    """One encoder layer; with ``over_memory`` one decoder layer, which also looks at the source."""
+
+    def __init__(self, cfg: Model, *, over_memory: bool) -> None:
+        super().__init__()
+        self.pre_norm = cfg.norm == "pre"
+        self.attention_norm = nn.LayerNorm(cfg.d_model)
+        self.attention = Attention(cfg, over_memory=False)
+        if over_memory:
+            self.cross_norm = nn.LayerNorm(cfg.d_model)
+            self.cross_attention = Attention(cfg, over_memory=True)
+        self.feed_forward_norm = nn.LayerNorm(cfg.d_model)
+        self.feed_forward = FeedForward(cfg)
+        self.dropout = nn.Dropout(cfg.dropout)
+
+    def forward(self, x_BTD: Tensor, memory_BSD: Tensor | None, memory_mask: Tensor | None) -> Tensor:
+        """``memory_mask`` hides source padding: from the memory in the decoder, from itself in the encoder."""
+        if memory_BSD is None:
+            x_BTD = self._residual(
+                x_BTD, self.attention_norm, lambda y: self.attention(y, None, memory_mask, causal=False)
+            )
+        else:
+            # Padding at the end of a target is never seen by the real positions before it: causal is enough.
+            x_BTD = self._residual(
+                x_BTD, self.attention_norm, lambda y: self.attention(y, None, None, causal=True)
+            )
+            x_BTD = self._residual(
+                x_BTD,
+                self.cross_norm,
+                lambda y: self.cross_attention(y, memory_BSD, memory_mask, causal=False),
+            )
+        return self._residual(x_BTD, self.feed_forward_norm, self.feed_forward)
+
+    def _residual(self, x_BTD: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre_norm:
+            mixed_BTD: Tensor = x_BTD + self.dropout(block(norm(x_BTD)))
+        else:
+            mixed_BTD = norm(x_BTD + self.dropout(block(x_BTD)))
+        return mixed_BTD
+
+
+class Stack(nn.Module):
+    """The layers of one side, and the norm that closes them when they are pre-norm."""
+
+    def __init__(self, cfg: Model, num_layers: int, *, over_memory: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(cfg, over_memory=over_memory) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(cfg.d_model) if cfg.norm == "pre" else nn.Identity()
+
+    def forward(self, x_BTD: Tensor, memory_BSD: Tensor | None, memory_mask: Tensor | None) -> Tensor:
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, memory_BSD, memory_mask)
+        return self.norm(x_BTD)  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Source and target in, logits of the next target token out."""
+
+    def __init__(self, cfg: Model, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, cfg.d_model)
+        self.encoder = Stack(cfg, cfg.layers, over_memory=False)
+        self.decoder = Stack(cfg, cfg.num_decoder_layers, over_memory=True)
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.scale = math.sqrt(cfg.d_model)
+        self.positions_TD = sinusoids(256, cfg.d_model)  # grows with the longest sentence seen
+        self._initialise(cfg)
+
+    def forward(self, batch: Batch) -> Tensor:
+        memory_BSD, memory_mask = self.encode(batch.src_BS, batch.src_mask_BS)
+        hidden_BTD = self.decode(batch.tgt_in_BT, memory_BSD, memory_mask)
+        return self.logits(hidden_BTD.flatten(0, 1).index_select(0, batch.tgt_index_N))
+
+    def encode(self, src_BS: Tensor, src_mask_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the encoded source and the mask (B,1,1,S) that hides its padding."""
+        memory_mask = None if src_mask_BS is None else src_mask_BS[:, None, None, :]
+        return self.encoder(self._embed(src_BS), None, memory_mask), memory_mask
+
+    def decode(self, tgt_in_BT: Tensor, memory_BSD: Tensor, memory_mask: Tensor | None) -> Tensor:
+        """Return the hidden state from which each next token is predicted."""
+        return self.decoder(self._embed(tgt_in_BT), memory_BSD, memory_mask)  # type: ignore[no-any-return]
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        return F.linear(hidden_ND, self.embedding.weight)  # N V
+
+    def _embed(self, ids_BT: Tensor) -> Tensor:
+        length = ids_BT.shape[1]
+        if length > len(self.positions_TD):
+            self.positions_TD = sinusoids(2 * length, self.positions_TD.shape[1])
+        self.positions_TD = self.positions_TD.to(ids_BT.device)  # no copy once it is there
+        x_BTD = self.embedding(ids_BT) * self.scale + self.positions_TD[:length]
+        return self.dropout(x_BTD)  # type: ignore[no-any-return]
+
+    def _initialise(self, cfg: Model) -> None:
+        nn.init.normal_(self.embedding.weight, std=cfg.d_model**-0.5)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2 and "embedding" not in name:
+                # A fused projection is initialised as the square matrices it is made of.
+                for part in torch.split(parameter.data, cfg.d_model if is_fused(name) else len(parameter)):
+                    nn.init.xavier_uniform_(part)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+
+def is_fused(name: str) -> bool:
+    """Whether the parameter stacks several square projections (q, k, v) on top of each other."""
+    return name.endswith(("qkv.weight", "kv.weight"))
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """Return the position encodings (length, d_model): the sines of all frequencies, then their cosines."""
+    frequency_K = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
+    angle_TK = torch.arange(length)[:, None] * frequency_K
+    return torch.cat([angle_TK.sin(), angle_TK.cos()], dim=1)

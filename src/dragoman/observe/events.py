@@ -1,0 +1,66 @@
+"""Events: what happened in a run, one JSON object a line and one file a rank. Owns their names.
+
+Every event has ``event`` (its name), ``time`` (Unix seconds) and ``rank``; the rest depends on the name:
+
+    start       the first event of a new run       resume      … of a run that goes on, with its step
+    step        step, loss, nll, tokens, lr, seconds, gradient_norm
+    skip        step, why                          rollback    step, to_step, why, rate_scale
+    evaluation  step, dev_loss, train_loss, seconds
+    checkpoint  step, seconds                      sample      step, source, target, prediction
+    score       a line of scores.jsonl             stop, finish    step
+
+A run that goes back, or goes on from a checkpoint, emits the steps after it again: the last event of a step
+counts. JSON knows no NaN and no Infinity: they are written as the strings "nan", "inf" and "-inf", which
+``float()`` reads. A line is handed to the system as soon as it is emitted, so a killed worker loses none.
+"""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from dragoman.files import append_json_line, open_json_lines, read_json_lines
+
+START = "start"
+RESUME = "resume"
+STEP = "step"
+SKIP = "skip"
+ROLLBACK = "rollback"
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+SAMPLE = "sample"
+SCORE = "score"
+STOP = "stop"
+FINISH = "finish"
+
+
+class EventLog:
+    """The events of one rank; appends to what an earlier process of that rank left."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self._file, self._rank = open_json_lines(path), rank
+
+    def emit(self, event: str, **values: Any) -> None:
+        """Write one event. Costs about 15 microseconds."""
+        fields = {"event": event, **values, "time": time.time(), "rank": self._rank}
+        append_json_line(self._file, {name: _plain(value) for name, value in fields.items()})
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_events(path: Path, event: str | None = None) -> list[dict[str, Any]]:
+    """Return the complete events of a file that may still be growing; all, or those of one name."""
+    return [entry for entry in read_json_lines(path) if event in (None, entry["event"])]
+
+
+def _plain(value: Any) -> Any:
+    """Replace what JSON cannot say, also inside lists and objects."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,114 @@
+"""The files of a run: this module owns every name in a run directory.
+
+runs/NAME/  recipe.toml  run.json  outcome.json  log.txt  events/rank000.jsonl …  tensorboard/
+            checkpoints/step-00001000/{model.safetensors optimizer.safetensors state.json MANIFEST.json}
+            models/step-00001000/  best -> models/step-00001000  scores.jsonl  hypotheses/  samples.txt
+            lane.log
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.errors import UserError
+from dragoman.files import TEMPORARY
+
+_STEP_NAME = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of one run; creates nothing by itself."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe; its presence is what makes a directory a run."""
+        return self.path / "recipe.toml"
+
+    @property
+    def facts(self) -> Path:
+        """What the run was started with: dataset fingerprint, versions, machine."""
+        return self.path / "run.json"
+
+    @property
+    def outcome(self) -> Path:
+        """How the last launch ended; written last, read by the launcher for its exit code."""
+        return self.path / "outcome.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def lane_log(self) -> Path:
+        """What the evaluation lane says; it never writes to the terminal."""
+        return self.path / "lane.log"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples.txt"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / "scores.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def models(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def best(self) -> Path:
+        """A relative symbolic link to the best model, so that it changes in one atomic rename."""
+        return self.path / "best"
+
+    @property
+    def hypotheses(self) -> Path:
+        return self.path / "hypotheses"
+
+    def events(self, rank: int) -> Path:
+        return self.path / "events" / f"rank{rank:03d}.jsonl"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / step_name(step)
+
+    def model(self, step: int) -> Path:
+        return self.models / step_name(step)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDir":
+        """Return the run at ``path``, which must exist."""
+        run = cls(path)
+        if not run.recipe.is_file():
+            raise UserError(
+                "this is not a run (it has no recipe.toml)",
+                where=str(path),
+                fix="give the directory that `dragoman train` made, such as runs/NAME",
+            )
+        return run
+
+
+def step_name(step: int) -> str:
+    """Name the directory of a step so that names sort as steps do."""
+    return f"step-{step:08d}"
+
+
+def step_directories(parent: Path) -> dict[int, Path]:
+    """Return the finished ``step-…`` directories below ``parent`` by step, in ascending order."""
+    if not parent.is_dir():
+        return {}
+    found = {}
+    for path in parent.iterdir():
+        match = _STEP_NAME.fullmatch(path.name)
+        if match and not path.name.startswith(TEMPORARY):
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))

@@ -1,0 +1,66 @@
+"""What ``dragoman train`` does: load, prepare, open the run, start workers here or join those somebody started."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.cluster.launch import QUIET, note_outcome, start_workers
+from dragoman.data.prepare import prepare
+from dragoman.decode.score import best_first
+from dragoman.errors import ExitCode, UserError
+from dragoman.files import disk_errors, read_json_lines
+from dragoman.recipe import load_recipe
+from dragoman.rundir import RunDir
+from dragoman.train.start import only_trainer, open_run
+
+
+def train_recipe(
+    source: str, overrides: Sequence[str] = (), *, workers: int | None = None, run_path: Path | None = None,
+    quiet: bool = False,
+) -> tuple[ExitCode, dict[str, Any]]:  # fmt: skip
+    """Train a recipe to its end; return the exit code and a summary of the run."""
+    recipe = load_recipe(source, overrides)
+    path = run_path or Path("runs") / Path(source).stem
+    if quiet:
+        os.environ[QUIET] = "1"
+    with only_trainer(path):
+        run = open_run(recipe, path, prepare(recipe, progress=not quiet))
+        workers = workers or default_workers()
+        if workers > 1:
+            code, message = start_workers(run, workers, recipe.cluster)
+        else:
+            code, message = train_here(run)
+    return code, summarise(run, message)
+
+
+def train_here(run: RunDir) -> tuple[ExitCode, str]:
+    """Be the only worker."""
+    from dragoman.train.run import work
+
+    try:
+        with disk_errors(run.path):
+            code, message = work(run)
+    except UserError as error:
+        note_outcome(run, ExitCode.USER, error.what, error)
+        raise
+    note_outcome(run, code, message)
+    return code, message
+
+
+def default_workers() -> int:
+    """One worker per GPU, or a single one that uses all cores."""
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def summarise(run: RunDir, message: str) -> dict[str, Any]:
+    scores = read_json_lines(run.scores)
+    dev, test = best_first(scores), [entry for entry in scores if entry["set"] == "test"]
+    return {
+        "run": str(run.path),
+        "message": message,
+        "best": dev[0] if dev else None,
+        "test": test[-1] if test else None,
+    }

@@ -1,0 +1,321 @@
+"""The training loop: read this first.
+
+    for each step of the plan:
+        add up the gradients of my micro-batches; the world adds up everybody's
+        a good step updates the weights; a bad one is skipped, or sends the run back to its last checkpoint
+        now and then: report, evaluate, save
+
+Every worker runs this same loop and takes the same branches: what only one of them knows (a signal, the clock,
+a score) is added up with the losses first.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.cluster.sync import EveryStep
+from dragoman.cluster.world import PeerLost, World
+from dragoman.config import Recipe
+from dragoman.data.batches import Ahead, Plan, Step, collate
+from dragoman.data.shards import Split
+from dragoman.errors import UserError
+from dragoman.model.loss import token_loss
+from dragoman.model.transformer import Batch, Transformer
+from dragoman.rundir import RunDir
+from dragoman.train.average import MovingAverage
+from dragoman.train.checkpoint import (
+    AVERAGE,
+    MODEL,
+    OPTIMIZER,
+    Saver,
+    State,
+    discard_checkpoint,
+    newest_valid,
+    read_checkpoint,
+    require_same_names,
+)
+from dragoman.train.evaluate import Probe, greedy, mean_loss, to_device
+from dragoman.train.guard import Verdict, judge
+from dragoman.train.optimizers import Optimizer
+from dragoman.train.precision import autocast, update_loss_scale
+from dragoman.train.reporter import Reporter
+from dragoman.train.schedules import learning_rate
+
+
+class Ending(Enum):
+    FINISHED = "finished"
+    STOPPED_EARLY = "stopped early"
+    INTERRUPTED = "interrupted"
+    TERMINATED = "terminated"
+
+
+@dataclass
+class Job:
+    """All that a worker trains with; put together by ``run.py``."""
+
+    recipe: Recipe
+    run: RunDir
+    world: World
+    model: Transformer
+    replica: EveryStep
+    optimizer: Optimizer
+    average: MovingAverage | None
+    precision: str
+    plan: Plan
+    train: Split
+    dev: Split
+    dev_probe: Probe
+    train_probe: Probe
+    state: State
+    saver: Saver
+    report: Reporter
+    signals: set[int]  # received and not yet acted upon
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Return all tensors of a checkpoint, by file; they are live, not copies."""
+        files = {MODEL: dict(self.model.named_parameters()), OPTIMIZER: self.optimizer.state()}
+        if self.average is not None:
+            files[AVERAGE] = self.average.state()
+        return files  # type: ignore[return-value]
+
+
+class Totals(NamedTuple):
+    """What the workers add up after every step: losses, and how many of them ask for something."""
+
+    loss: float
+    nll: float
+    interrupted: float
+    terminated: float
+    save: float
+    stop_early: float
+    failed: float
+
+
+def train(job: Job) -> Ending:
+    """Train until the last step, an early stop, or a request to stop; the state is saved in every case."""
+    recipe, state = job.recipe, job.state
+    rehearse(job)
+    feed = open_feed(job)
+    while state.step < recipe.train.steps and not state.stopped_early:
+        started = time.perf_counter()
+        step, batches = next(feed)
+        totals = add_up(job, accumulate(job, step, batches))
+        norm = finish_gradients(job)
+        verdict, why = assess(job, totals.loss / step.tokens, norm)
+        if verdict in (Verdict.ROLL_BACK, Verdict.GIVE_UP):
+            feed = go_back(job, feed, verdict, why)
+            continue
+        rate = learning_rate(step.number, recipe) * state.rate_scale
+        if verdict is Verdict.GOOD:
+            update(job, step.number, rate)
+        state.step, state.tokens = step.number, state.tokens + step.tokens
+        job.report.step(step, totals.loss, totals.nll, rate, norm, time.perf_counter() - started, why)
+
+        stopping = totals.interrupted or totals.terminated
+        state.stopped_early = state.stopped_early or bool(totals.stop_early)
+        last = state.step == recipe.train.steps or state.stopped_early or stopping
+        if recipe.log.samples_every and state.step % recipe.log.samples_every == 0:
+            show_sample(job)
+        if state.step % recipe.evaluate.every_steps == 0 or (last and not stopping):
+            evaluate(job)
+            save(job)
+        elif last or totals.save or state.step % recipe.checkpoint.every_steps == 0:
+            save(job)
+        if stopping:
+            feed.close()
+            return Ending.INTERRUPTED if totals.interrupted else Ending.TERMINATED
+    feed.close()
+    return Ending.STOPPED_EARLY if state.stopped_early else Ending.FINISHED
+
+
+def open_feed(job: Job) -> Ahead[tuple[Step, list[tuple[int, Batch]]]]:
+    """Read ahead this worker's share of each step that is still to come: (index in the step, micro-batch)."""
+
+    def steps(first: int = job.state.step + 1) -> Iterator[tuple[Step, list[tuple[int, Batch]]]]:
+        for number in range(first, job.recipe.train.steps + 1):
+            step = job.plan.step(number)
+            mine = range(job.world.rank, len(step.micro_batches), job.world.size)
+            yield step, [(index, collate(job.train, step.micro_batches[index])) for index in mine]
+
+    return Ahead(steps)
+
+
+def accumulate(job: Job, step: Step, batches: list[tuple[int, Batch]]) -> Tensor:
+    """Add up the gradients of this worker's micro-batches, then the world's; return (loss, nll) sums of mine."""
+    sums = torch.zeros(2, dtype=torch.float64, device=job.world.device)
+    # A worker without a share still takes part in the exchange, with a gradient of zero.
+    work = [(index, batch, 1.0) for index, batch in batches] or [(0, collate(job.train, np.array([0])), 0.0)]
+    for place, (index, batch, weight) in enumerate(work):
+        batch = to_device(batch, job.world.device)
+        torch.manual_seed(dropout_seed(job.recipe.train.seed, step.number, index))
+        with job.replica.micro_batch(last=place == len(work) - 1):
+            with autocast(job.precision, job.world.device):
+                logits_NV = job.replica.module(batch)
+            loss = token_loss(logits_NV, batch.tgt_out_N, job.recipe.train.label_smoothing)
+            # Divided by the tokens of the whole step: the sum over the world is then the step's mean gradient.
+            (loss.smoothed * (weight * job.state.loss_scale / step.tokens)).backward()  # type: ignore[no-untyped-call]
+        sums += weight * torch.stack([loss.smoothed.detach(), loss.nll.detach()])
+    return sums
+
+
+def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
+    """Return the seed of a micro-batch's dropout: it depends on what is computed, not on who computes it."""
+    return int(
+        np.random.SeedSequence([seed, step, micro_batch]).generate_state(1, np.uint64)[0] >> np.uint64(1)
+    )
+
+
+def add_up(job: Job, sums: Tensor) -> Totals:
+    """Share losses and wishes with the world. Reading the sums waits for the device: once per step."""
+    wishes = [
+        signal.SIGINT in job.signals,
+        signal.SIGTERM in job.signals,
+        job.world.leads and 0 < job.recipe.checkpoint.every_minutes < job.saver.minutes_since,
+        job.report.wants_early_stop(),
+        job.saver.failed,
+    ]
+    totals = Totals(*job.world.sum(torch.tensor([*sums.tolist(), *wishes], dtype=torch.float64)).tolist())
+    if totals.failed:
+        job.saver.check()
+        raise PeerLost("the leading worker could not save a checkpoint")
+    return totals
+
+
+def finish_gradients(job: Job) -> float:
+    """Undo the loss scale, clip, and return the gradient's norm before clipping."""
+    gradients = [weight.grad for weight in job.model.parameters() if weight.grad is not None]
+    if job.state.loss_scale != 1.0:
+        torch._foreach_div_(gradients, job.state.loss_scale)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if job.recipe.train.clip_norm:
+        torch.nn.utils.clip_grads_with_norm_(job.model.parameters(), job.recipe.train.clip_norm, norm)
+    return norm.item()
+
+
+def assess(job: Job, loss: float, norm: float) -> tuple[Verdict, str]:
+    """Judge the step. In fp16 an overflow is no bad step: the loss scale was too large, and is halved."""
+    if job.precision == "fp16":
+        overflow = math.isfinite(loss) and not math.isfinite(norm)
+        update_loss_scale(job.state, overflow=overflow)
+        if overflow:
+            job.optimizer.zero_grad()
+            return Verdict.SKIP, f"fp16 overflow, loss scale lowered to {job.state.loss_scale:g}"
+    verdict, why = judge(job.state, job.recipe.guard, loss=loss, gradient_norm=norm)
+    if verdict is not Verdict.GOOD:
+        job.optimizer.zero_grad()
+    return verdict, why
+
+
+def update(job: Job, step: int, rate: float) -> None:
+    """Change the weights, and let their average follow."""
+    job.optimizer.step(rate)
+    job.optimizer.zero_grad()
+    if job.average is not None:
+        job.average.update(step)
+
+
+def rehearse(job: Job) -> None:
+    """Run one exchange whose gradients are thrown away.
+
+    DistributedDataParallel lays out its buckets anew after its first backward, and the layout decides the order
+    of summation. A resumed run must sum in the same order as one that was never stopped.
+    """
+    accumulate(job, Step(0, 0, [], 1), [])
+    job.optimizer.zero_grad()
+
+
+def evaluate(job: Job) -> None:
+    """Measure dev loss and clean training-sample loss, and note whether dev still improves."""
+    started = time.perf_counter()
+    recipe, state = job.recipe, job.state
+    with job.average.applied() if job.average is not None else nullcontext():
+        dev, clean = (
+            mean_loss(job.model, probe, job.world, autocast(job.precision, job.world.device))
+            for probe in (job.dev_probe, job.train_probe)
+        )
+    if state.best_dev_loss is None or dev < state.best_dev_loss:
+        state.best_dev_loss, state.evaluations_since_best = dev, 0
+    else:
+        state.evaluations_since_best += 1
+        if (
+            recipe.evaluate.patience_metric == "loss"
+            and 0 < recipe.evaluate.patience <= state.evaluations_since_best
+        ):
+            state.stopped_early = True
+    job.report.evaluation(state.step, dev, clean, time.perf_counter() - started)
+
+
+def show_sample(job: Job) -> None:
+    """Let the model translate a dev sentence, another one each time."""
+    if job.world.leads:
+        index = np.array([job.state.step // job.recipe.log.samples_every % len(job.dev)])
+        [src_ids], [tgt_ids] = job.dev.gather(index, 0), job.dev.gather(index, 1)
+        prediction = greedy(job.model, src_ids, autocast(job.precision, job.world.device))
+        job.report.sample(job.state.step, src_ids, tgt_ids, prediction)
+
+
+def save(job: Job) -> None:
+    """Write a checkpoint of this moment in the background."""
+    started = time.perf_counter()
+    job.state.went_back_to = None
+    if job.world.leads:
+        job.saver.save(job.state, job.tensors())
+    job.report.checkpoint(job.state.step, time.perf_counter() - started)
+
+
+def load(job: Job) -> bool:
+    """Take up the newest valid checkpoint, the same one on every worker; return whether there is one."""
+    path = job.world.share(newest_valid(job.run, job.report.warn) if job.world.leads else None)
+    if path is None:
+        return False
+    state, files = read_checkpoint(path)
+    for field in fields(State):
+        setattr(job.state, field.name, getattr(state, field.name))
+    weights = dict(job.model.named_parameters())
+    require_same_names(set(weights), set(files[MODEL]), path)
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(files[MODEL][name])
+    job.optimizer.load_state(files[OPTIMIZER])
+    if job.average is not None:
+        job.average.load_state(files[AVERAGE])
+    return True
+
+
+def go_back(
+    job: Job, feed: Ahead[tuple[Step, list[tuple[int, Batch]]]], verdict: Verdict, why: str
+) -> Ahead[tuple[Step, list[tuple[int, Batch]]]]:
+    """Return to the last good checkpoint with a lower learning rate, or give up; return the feed from there.
+
+    A checkpoint that did not help before is not good: it was written when the weights were already spoilt.
+    """
+    feed.close()
+    guard, bad_step = job.recipe.guard, job.state.step + 1
+    rollbacks, rate_scale = job.state.rollbacks + 1, job.state.rate_scale * guard.rollback_rate
+    job.saver.wait()
+    if job.world.leads and job.state.went_back_to is not None:
+        discard_checkpoint(job.run, job.state.went_back_to)
+    if verdict is Verdict.GIVE_UP or not load(job):
+        tried = (
+            f"after going back {guard.max_rollbacks} times"
+            if verdict is Verdict.GIVE_UP
+            else "before a checkpoint"
+        )
+        raise UserError(
+            f"training diverged at step {bad_step:,} {tried}: {why}",
+            where=str(job.run.path),
+            fix="lower schedule.learning_rate or lengthen schedule.warmup_steps, and start a new run",
+        )
+    job.state.rollbacks, job.state.rate_scale, job.state.bad_steps = rollbacks, rate_scale, 0
+    job.state.went_back_to = job.state.step
+    job.report.rollback(bad_step, job.state, why)
+    return open_feed(job)

@@ -1,0 +1,184 @@
+"""What a worker tells while it trains: events always; console, curves and the lane's scores if it leads."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dragoman.cluster.world import World
+from dragoman.config import Recipe
+from dragoman.data.batches import Step
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.decode.lane import Lane
+from dragoman.files import read_json_lines
+from dragoman.observe import events
+from dragoman.observe.console import Console, Silent
+from dragoman.observe.events import EventLog
+from dragoman.observe.tensorboard import Curves, NoCurves
+from dragoman.rundir import RunDir
+from dragoman.train.checkpoint import State
+
+LANE_RESTARTS = 2
+
+
+class Reporter:
+    """Tells the same story to everyone who listens; knows nothing about how training works."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunDir,
+        world: World,
+        console: Console | Silent,
+        curves: Curves | NoCurves,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self._recipe, self._run, self._world, self._tokenizer = recipe, run, world, tokenizer
+        self.console, self._curves = console, curves
+        self._events = EventLog(run.events(world.rank), world.rank)
+        self._since_line: list[tuple[int, float]] = []  # (tokens, seconds) of the steps since the last line
+        self._lane: Lane | None = None
+        self._lane_failures = 0
+        self._scores_seen = 0
+        self.say, self.warn = console.say, console.warn
+
+    def begin(self, state: State, *, resumed: bool) -> None:
+        """Open the story, and start the lane beside the training."""
+        name = events.RESUME if resumed else events.START
+        self._events.emit(name, step=state.step, world=self._world.size, host=self._world.host)
+        self._curves.go_back(state.step)
+        if self._world.leads:
+            self._lane = Lane.start(self._run)
+            known = read_json_lines(self._run.scores)
+            self._scores_seen = len(known)
+            for entry in known:  # a curve file is new with every start and lacks them
+                self._draw_score(entry)
+
+    def step(
+        self, step: Step, loss: float, nll: float, rate: float, norm: float, seconds: float, bad_because: str
+    ) -> None:
+        """Report one step; ``loss`` and ``nll`` are sums over its tokens."""
+        mean = {"loss": loss / step.tokens, "nll": nll / step.tokens}
+        self._events.emit(
+            events.STEP,
+            step=step.number,
+            **mean,
+            tokens=step.tokens,
+            lr=rate,
+            seconds=seconds,
+            gradient_norm=norm,
+            epoch=step.epoch,
+            micro_batches=len(step.micro_batches),
+            world=self._world.size,
+        )
+        if bad_because:
+            self._events.emit(events.SKIP, step=step.number, why=bad_because)
+            self.warn(f"step {step.number:,} skipped: {bad_because}")
+        self.console.tick(step.number)
+        self._since_line.append((step.tokens, seconds))
+        if step.number % self._recipe.log.every_steps == 0 or step.number == 1:
+            tokens, elapsed = (sum(column) for column in zip(*self._since_line, strict=True))
+            speed, step_seconds = tokens / elapsed, elapsed / len(self._since_line)
+            self._since_line.clear()
+            self.console.progress(
+                step.number,
+                loss=mean["loss"],
+                learning_rate=rate,
+                tokens_per_second=speed,
+                step_seconds=step_seconds,
+            )
+            self._curves.add("train_loss", mean["loss"], step.number)
+            self._curves.add("learning_rate", rate, step.number)
+            self._curves.add("tokens_per_second", speed, step.number)
+            self._curves.add("gradient_norm", norm, step.number)
+            self._look_at_lane()
+
+    def evaluation(self, step: int, dev_loss: float, train_loss: float, seconds: float) -> None:
+        self._events.emit(
+            events.EVALUATION, step=step, dev_loss=dev_loss, train_loss=train_loss, seconds=seconds
+        )
+        self.console.evaluation(step, dev_loss, train_loss, seconds)
+        self._curves.add("eval_loss", dev_loss, step)
+        self._curves.add("train_sample_loss", train_loss, step)
+
+    def checkpoint(self, step: int, seconds: float) -> None:
+        """``seconds`` is how long the step was held up, not how long the writing takes."""
+        self._events.emit(events.CHECKPOINT, step=step, seconds=seconds)
+
+    def sample(self, step: int, src_ids: np.ndarray, tgt_ids: np.ndarray, prediction: Sequence[int]) -> None:
+        source, target, predicted = (
+            self._tokenizer.decode(list(map(int, ids))) for ids in (src_ids, tgt_ids, prediction)
+        )
+        self._events.emit(events.SAMPLE, step=step, source=source, target=target, prediction=predicted)
+        self.console.sample(step, source, target, predicted)
+
+    def rollback(self, bad_step: int, state: State, why: str) -> None:
+        self._curves.go_back(state.step)
+        self._events.emit(
+            events.ROLLBACK, step=bad_step, to_step=state.step, why=why, rate_scale=state.rate_scale
+        )
+        self.warn(
+            f"step {bad_step:,}: {why}. Going back to step {state.step:,} "
+            f"with the learning rate times {state.rate_scale:g}"
+        )
+
+    def wants_early_stop(self) -> bool:
+        """Whether dev BLEU has not improved for the recipe's patience; only the leader knows the scores."""
+        evaluate = self._recipe.evaluate
+        if not self._world.leads or not evaluate.patience or evaluate.patience_metric != "bleu":
+            return False
+        bleu = [entry["bleu"] for entry in read_json_lines(self._run.scores) if entry["set"] == "dev"]
+        return len(bleu) - 1 - int(np.argmax(bleu)) >= evaluate.patience if bleu else False
+
+    def end(self, step: int, *, finished: bool, give_up: Callable[[], bool]) -> None:
+        """Close the story. A finished training waits for the lane's last scores, unless told to ``give_up``."""
+        self._events.emit(events.FINISH if finished else events.STOP, step=step)
+        if self._lane is None:
+            return
+        if not finished:
+            self._lane.stop()
+            return
+        self.say("training is over; the lane scores what is left, and the test set")
+        lane = self._lane
+
+        def on_wait() -> None:
+            self._new_scores()
+            if give_up():
+                lane.stop()
+
+        lane.finish(on_wait)
+        self._new_scores()
+        failure = lane.poll_failure()
+        if failure is not None and not give_up():
+            raise RuntimeError(f"training is complete, but the lane could not score it: {failure}")
+
+    def close(self) -> None:
+        self._events.close()
+        self._curves.close()
+        self.console.close()
+
+    def _look_at_lane(self) -> None:
+        """Report new scores; a lane that died is said and started again, since training does not need it."""
+        self._new_scores()
+        if self._lane is None:
+            return
+        failure = self._lane.poll_failure()
+        if failure is not None:
+            self._lane_failures += 1
+            again = self._lane_failures <= LANE_RESTARTS
+            self.warn(f"the lane failed{'; starting it again' if again else ''}: {failure}")
+            self._lane = Lane.start(self._run) if again else None
+
+    def _new_scores(self) -> None:
+        if self._world.leads:
+            entries = read_json_lines(self._run.scores)
+            for entry in entries[self._scores_seen :]:
+                self._events.emit(events.SCORE, **entry)
+                self.console.score(entry)
+                self._draw_score(entry)
+            self._scores_seen = len(entries)
+
+    def _draw_score(self, entry: dict[str, Any]) -> None:
+        prefix = "Eval" if entry["set"] == "dev" else "Test"
+        self._curves.add(f"{prefix}_BLEU_Score", entry["bleu"], int(entry["step"]))
+        self._curves.add(f"{prefix}_chrF_Score", entry["chrf"], int(entry["step"]))

@@ -1,0 +1,189 @@
+"""A worker: put together what it trains with, train, and say how it ended.
+
+``python -m dragoman.train.run RUN`` is one worker of a run that ``start.open_run`` has opened.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from dragoman.cluster.launch import LAUNCH, QUIET, die_with_parent, note_outcome, read_outcome
+from dragoman.cluster.sync import SYNCS
+from dragoman.cluster.world import World, is_peer_lost, join_world
+from dragoman.config import Recipe
+from dragoman.data.batches import Plan
+from dragoman.data.shards import Dataset
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import ExitCode, UserError
+from dragoman.files import disk_errors, read_json
+from dragoman.model.transformer import Transformer
+from dragoman.observe.console import Console, Silent
+from dragoman.observe.tensorboard import Curves, NoCurves
+from dragoman.recipe import load_recipe
+from dragoman.rundir import RunDir, step_directories
+from dragoman.train.average import MovingAverage
+from dragoman.train.checkpoint import Saver, State
+from dragoman.train.evaluate import fixed_sample, whole_split
+from dragoman.train.loop import Ending, Job, load, train
+from dragoman.train.optimizers import build_optimizer
+from dragoman.train.precision import FIRST_LOSS_SCALE, choose_precision
+from dragoman.train.reporter import Reporter
+from dragoman.train.schedules import describe
+
+EXIT_CODES = {
+    Ending.FINISHED: ExitCode.DONE,
+    Ending.STOPPED_EARLY: ExitCode.DONE,
+    Ending.INTERRUPTED: ExitCode.INTERRUPTED,
+    Ending.TERMINATED: ExitCode.TERMINATED,
+}
+
+
+def work(run: RunDir) -> tuple[ExitCode, str]:
+    """Train ``run`` as one worker of the world it finds itself in; return the exit code and the last word."""
+    recipe = load_recipe(str(run.recipe))
+    with noted_signals() as signals:
+        world = join_world(recipe.cluster.timeout_seconds)
+        try:
+            job = assemble(run, recipe, world, signals)
+            try:
+                ending = train(job)
+                job.saver.wait()
+                finished = EXIT_CODES[ending] is ExitCode.DONE
+                job.report.end(job.state.step, finished=finished, give_up=lambda: bool(signals))
+            finally:
+                job.report.close()
+        finally:
+            world.leave()
+    if finished:
+        return ExitCode.DONE, f"{ending.value} at step {job.state.step:,}"
+    return EXIT_CODES[
+        ending
+    ], f"stopped at step {job.state.step:,}, state saved; run the same command to go on"
+
+
+def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int]) -> Job:
+    """Build a worker's job, at the newest valid checkpoint if there is one."""
+    dataset = Dataset.open(Path(read_json(run.facts)["dataset"]))
+    train_split, dev_split = dataset.split("train"), dataset.split("dev")
+    newest = max(step_directories(run.checkpoints), default=0)
+    console = (
+        Console(
+            run.log,
+            run.samples,
+            total_steps=recipe.train.steps,
+            start_step=newest,
+            stream=sys.stderr if QUIET in os.environ else sys.stdout,
+        )
+        if world.leads
+        else Silent()
+    )
+    shown = world.leads and recipe.log.tensorboard
+    curves = Curves(run.tensorboard, resume_step=newest) if shown else NoCurves()
+    report = Reporter(recipe, run, world, console, curves, Tokenizer.load(dataset.tokenizer_path))
+
+    torch.manual_seed(recipe.train.seed)
+    model = Transformer(recipe.model, dataset.vocab_size).to(world.device)
+    tokens_per_micro_batch = recipe.train.tokens_per_micro_batch
+    precision = choose_precision(recipe.train.precision, world.device)
+    job = Job(
+        recipe=recipe,
+        run=run,
+        world=world,
+        model=model,
+        replica=SYNCS[recipe.cluster.sync](world, model),
+        optimizer=build_optimizer(model, recipe.optimizer, recipe.model.d_model),
+        average=MovingAverage(model, recipe.train.ema_decay) if recipe.train.average == "ema" else None,
+        precision=precision,
+        plan=Plan(
+            train_split.lengths,
+            recipe.train.tokens_per_step,
+            tokens_per_micro_batch,
+            seed=recipe.train.seed,
+        ),
+        train=train_split,
+        dev=dev_split,
+        dev_probe=whole_split(dev_split, tokens_per_micro_batch),
+        train_probe=fixed_sample(
+            train_split, recipe.evaluate.train_sample, tokens_per_micro_batch, seed=recipe.train.seed
+        ),
+        state=State(loss_scale=FIRST_LOSS_SCALE if precision == "fp16" else 1.0),
+        saver=Saver(run, recipe.checkpoint),
+        report=report,
+        signals=signals,
+    )
+    resumed = load(job)
+    report.begin(job.state, resumed=resumed)
+    introduce(job, dataset, resumed=resumed)
+    return job
+
+
+def introduce(job: Job, dataset: Dataset, *, resumed: bool) -> None:
+    """Say what is going to happen, with the numbers that matter."""
+    recipe, say = job.recipe, job.report.say
+    parameters = sum(weight.numel() for weight in job.model.parameters())
+    say(f"run {job.run.path}")
+    say(f"dataset {dataset.fingerprint}: {len(job.train):,} pairs, vocabulary {dataset.vocab_size:,}")
+    say(f"model: {parameters / 1e6:.1f} M parameters, {job.precision} on {job.world.device.type}")
+    say(f"optimizer: {job.optimizer.description()}")
+    say(f"learning rate: {describe(recipe)}")
+    per_step = len(job.plan.step(1).micro_batches)
+    say(
+        f"plan: {recipe.train.steps:,} steps of about {recipe.train.tokens_per_step:,} tokens, "
+        f"{job.plan.steps_per_epoch:,} an epoch; {per_step} micro-batches a step, shared by workers: {job.world.size}"
+    )
+    if per_step % job.world.size:
+        job.report.warn(
+            f"{per_step} micro-batches do not share out evenly over {job.world.size} workers: some wait in every "
+            "step. Set train.micro_batch_tokens so that a step has a multiple of the workers"
+        )
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    if restarts:
+        job.report.warn(f"a worker was lost; restarted ({restarts} of {recipe.cluster.max_restarts})")
+    if resumed:
+        say(f"resuming after step {job.state.step:,}")
+
+
+@contextmanager
+def noted_signals() -> Iterator[set[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them: the loop stops after the current step."""
+    received: set[int] = set()
+    handled = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(number, lambda number, frame: received.add(number)) for number in handled]
+    try:
+        yield received
+    finally:
+        for number, handler in zip(handled, previous, strict=True):
+            signal.signal(number, handler)
+
+
+def main() -> None:
+    """Be a worker under the launcher's agent: exit with 0 once an ending is decided, so as not to be restarted."""
+    die_with_parent()
+    run = RunDir(Path(sys.argv[1]))
+    if read_outcome(run, os.environ[LAUNCH]) is not None:
+        return
+    try:
+        with disk_errors(run.path):
+            code, message = work(run)
+    except UserError as error:
+        note_outcome(run, ExitCode.USER, error.what, error)
+    except Exception as error:
+        rank = os.environ["RANK"]
+        if is_peer_lost(error):
+            print(f"worker {rank}: lost contact with another worker", file=sys.stderr, flush=True)
+            sys.exit(ExitCode.BUG)  # the agent restarts us
+        traceback.print_exc()  # doing the same again would fail again
+        note_outcome(run, ExitCode.BUG, f"worker {rank} failed: {error}")
+    else:
+        if os.environ["RANK"] == "0":
+            note_outcome(run, code, message)
+
+
+if __name__ == "__main__":
+    main()

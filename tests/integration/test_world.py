@@ -1,0 +1,50 @@
+"""Promise 1: one recipe, any number of workers, the same losses, dropout included."""
+
+import pytest
+
+from tests.integration.conftest import step_losses
+
+STEPS = (
+    "--set",
+    "train.steps=50",
+    "--set",
+    "evaluate.every_steps=100",
+    "--set",
+    "checkpoint.every_steps=100",
+)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory, datasets):
+    from tests.integration.conftest import TOY, Toy
+
+    path = tmp_path_factory.mktemp("single")
+    (path / "toy.toml").write_text(TOY.format(datasets=datasets))
+    return step_losses(Toy(path).train("run", *STEPS, workers=1))
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_same_losses(toy, single, workers):
+    losses = step_losses(toy.train("run", *STEPS, workers=workers))
+    assert list(losses) == list(range(1, 51))
+    assert losses == pytest.approx(single, rel=1e-4)
+
+
+def test_the_same_number_of_workers_gives_the_same_bits(toy):
+    first, second = (step_losses(toy.train(name, *STEPS, workers=3)) for name in ("a", "b"))
+    assert first == second
+
+
+def test_more_workers_than_micro_batches_still_agree(toy, single):
+    # Twelve tokens per micro-batch would be many; one micro-batch a step leaves two workers idle.
+    one = ("--set", "train.micro_batch_tokens=600")
+    alone = step_losses(toy.train("alone", *STEPS, *one, workers=1))
+    crowd = step_losses(toy.train("crowd", *STEPS, *one, workers=3))
+    assert crowd == pytest.approx(alone, rel=1e-4)
+    assert crowd != pytest.approx(single, rel=1e-4)  # other micro-batches, other dropout: the test can see it
+
+
+def test_dropout_and_optimizers_do_not_break_the_agreement(toy):
+    muon = ("--set", "optimizer.name=muon", "--set", "train.average=ema", *STEPS)
+    alone, pair = (step_losses(toy.train(f"run{n}", *muon, workers=n)) for n in (1, 2))
+    assert pair == pytest.approx(alone, rel=1e-4)

@@ -1,0 +1,131 @@
+"""The plan: every pair once an epoch, the same for every world, hardly any padding."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.data.batches import Ahead, Plan, collate, padding_share, plan_epoch, plan_evaluation
+from dragoman.data.builtin import sentences
+from dragoman.data.tokenizer import BOS, EOS
+
+lengths_strategy = st.lists(
+    st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=300
+).map(lambda pairs: np.array(pairs, dtype=np.int32))  # fmt: skip
+
+
+class ListSplit:
+    """A split in memory."""
+
+    def __init__(self, pairs):
+        self.pairs = [(np.array(src), np.array(tgt)) for src, tgt in pairs]
+        self.lengths = np.array([[len(src), len(tgt)] for src, tgt in pairs], dtype=np.int32)
+
+    def gather(self, indices, side):
+        return [self.pairs[index][side] for index in indices]
+
+
+@given(lengths_strategy, st.integers(1, 500), st.integers(1, 200), st.integers(0, 5), st.integers(0, 3))
+def test_every_pair_occurs_exactly_once_in_an_epoch(lengths, tokens_per_step, per_micro_batch, seed, epoch):
+    steps = plan_epoch(lengths, tokens_per_step, per_micro_batch, seed=seed, epoch=epoch)
+    planned = np.concatenate([indices for step in steps for indices in step])
+    assert sorted(planned) == list(range(len(lengths)))
+    assert all(len(indices) for step in steps for indices in step)
+
+
+@given(lengths_strategy, st.integers(1, 500), st.integers(1, 200))
+def test_every_epoch_has_the_same_number_of_steps(lengths, tokens_per_step, per_micro_batch):
+    first, second = (plan_epoch(lengths, tokens_per_step, per_micro_batch, seed=1, epoch=e) for e in (0, 1))
+    assert len(first) == len(second)
+
+
+@given(lengths_strategy, st.integers(2, 6))
+def test_any_world_shares_out_the_same_micro_batches(lengths, size):
+    plan = Plan(lengths, 200, 50, seed=3)
+    for number in range(1, plan.steps_per_epoch + 1):
+        micro_batches = plan.step(number).micro_batches
+        shared = [micro_batches[rank::size] for rank in range(size)]
+        assert sorted(i for mine in shared for indices in mine for i in indices) == sorted(
+            np.concatenate(micro_batches)
+        )
+
+
+def test_steps_have_about_the_asked_tokens_and_equal_numbers_of_micro_batches():
+    random = np.random.default_rng(0)
+    lengths = random.integers(3, 40, size=(5000, 2)).astype(np.int32)
+    plan = Plan(lengths, tokens_per_step=2000, tokens_per_micro_batch=500, seed=1)
+    for number in range(1, plan.steps_per_epoch + 1):
+        step = plan.step(number)
+        assert len(step.micro_batches) == 4
+        assert step.tokens == pytest.approx(2000, rel=0.1)
+
+
+def test_a_plan_answers_for_any_step_at_any_time():
+    lengths = np.random.default_rng(0).integers(3, 40, size=(500, 2)).astype(np.int32)
+    in_order, resumed = (Plan(lengths, 300, 100, seed=1) for _ in range(2))
+    steps = [in_order.step(number) for number in range(1, 3 * in_order.steps_per_epoch)]
+    for step in reversed(steps):
+        again = resumed.step(step.number)
+        assert again.tokens == step.tokens
+        assert all(np.array_equal(a, b) for a, b in zip(again.micro_batches, step.micro_batches, strict=True))
+
+
+def test_epochs_and_seeds_differ():
+    lengths = np.random.default_rng(0).integers(3, 9, size=(500, 2)).astype(np.int32)
+    first = {tuple(indices) for step in plan_epoch(lengths, 300, 100, seed=1, epoch=0) for indices in step}
+    for other in ({"seed": 1, "epoch": 1}, {"seed": 2, "epoch": 0}):
+        second = {tuple(indices) for step in plan_epoch(lengths, 300, 100, **other) for indices in step}
+        assert len(first & second) < len(first) / 4
+
+
+def test_padding_is_under_three_percent_on_the_built_in_corpus():
+    # Words and commas stand in for subwords: the shape of the length distribution is what matters.
+    pairs = sentences("train", 20_000)
+    lengths = np.array([[len(s.split()) + 1, len(t.split()) + 1] for s, t in pairs], dtype=np.int32)
+    steps = plan_epoch(lengths, 2048, 512, seed=1, epoch=0)
+    assert padding_share(lengths, [indices for step in steps for indices in step]) < 0.03
+
+
+def test_evaluation_covers_a_split_in_similar_lengths():
+    lengths = np.random.default_rng(0).integers(3, 40, size=(500, 2)).astype(np.int32)
+    micro_batches = plan_evaluation(lengths, 200)
+    assert sorted(np.concatenate(micro_batches)) == list(range(500))
+    assert all(lengths[indices, 1].sum() < 300 for indices in micro_batches)
+
+
+def test_collate_shifts_pads_and_points_at_real_tokens():
+    split = ListSplit([([5, 6, EOS], [7, EOS]), ([8, EOS], [9, 10, EOS])])
+    batch = collate(split, np.array([0, 1]))
+    assert batch.src_BS.tolist() == [[5, 6, EOS], [8, EOS, 0]]
+    assert batch.src_mask_BS.tolist() == [[True, True, True], [True, True, False]]
+    assert batch.tgt_in_BT.tolist() == [[BOS, 7, 0], [BOS, 9, 10]]
+    assert batch.tgt_out_N.tolist() == [7, EOS, 9, 10, EOS]
+    assert batch.tgt_index_N.tolist() == [0, 1, 3, 4, 5]
+
+
+def test_collate_has_no_mask_where_nothing_is_padded():
+    split = ListSplit([([5, EOS], [7, EOS]), ([8, EOS], [9, EOS])])
+    assert collate(split, np.array([0, 1])).src_mask_BS is None
+
+
+def test_reading_ahead_keeps_order_ends_and_raises():
+    def fail_at_three():
+        yield 1
+        yield 2
+        raise ValueError("broken shard")
+
+    assert list(Ahead(lambda: iter(range(100)))) == list(range(100))
+    reader = Ahead(fail_at_three)
+    assert [next(reader), next(reader)] == [1, 2]
+    with pytest.raises(ValueError, match="broken shard"):
+        next(reader)
+
+
+def test_reading_ahead_can_be_closed_at_any_time():
+    before = threading.active_count()
+    reader = Ahead(lambda: iter(range(10**9)))
+    assert next(reader) == 0
+    reader.close()
+    assert threading.active_count() == before

@@ -1,0 +1,286 @@
+"""The pipeline as a whole: what it makes, when it makes it again, and what stops it."""
+
+import errno
+import gzip
+import json
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dragoman.data import corpora, shards
+from dragoman.data import prepare as module
+from dragoman.data.corpora import HASHES
+from dragoman.data.prepare import LOCK, fingerprint, prepare
+from dragoman.data.text import read_chunks
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError
+from dragoman.files import TEMPORARY
+
+NOUNS = {"dog": "Hund", "tree": "Baum", "table": "Tisch", "ball": "Ball", "key": "Schlüssel", "bird": "Vogel"}
+VERBS = {"see": "sehe", "take": "nehme", "find": "finde", "hear": "höre", "carry": "trage", "paint": "male"}
+PAIRS = [
+    (f"I {verb} the {noun} {n} times.", f"Ich {sehe} den {hund} {n} Mal.")
+    for verb, sehe in VERBS.items()
+    for noun, hund in NOUNS.items()
+    for n in range(3)
+]
+TOO_LONG = " ".join(["see the dog"] * 50), " ".join(["sehe den Hund"] * 50)
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def corpus(tmp_path, recipe_with):
+    """A directory with train and dev files, and ``recipe(*overrides)`` that reads them."""
+
+    class Corpus:
+        path = tmp_path
+        datasets = tmp_path / "datasets"
+
+        def train(self, pairs):
+            write(tmp_path / "train.en", [src for src, _ in pairs])
+            write(tmp_path / "train.de", [tgt for _, tgt in pairs])
+
+        def recipe(self, *overrides):
+            return recipe_with(
+                f'data.train=["{tmp_path}/train.en", "{tmp_path}/train.de"]',
+                f'data.dev=["{tmp_path}/dev.en", "{tmp_path}/dev.de"]',
+                f'data.directory="{self.datasets}"',
+                "vocab.size=200",
+                *overrides,
+            )
+
+        def made(self):
+            """Return what is in the directory of datasets besides our own books."""
+            return {path.name for path in self.datasets.glob("*")} - {LOCK, HASHES}
+
+    corpus = Corpus()
+    corpus.train(PAIRS)
+    write(tmp_path / "dev.en", ["I  see the\u00a0dog.", "", PAIRS[0][0]])
+    write(tmp_path / "dev.de", [" Ich sehe\u00a0den Hund. ", "Nichts.", PAIRS[0][1]])
+    return corpus
+
+
+def make(recipe):
+    return prepare(recipe, workers=0, progress=False)
+
+
+def error_of(recipe):
+    with pytest.raises(UserError) as caught:
+        make(recipe)
+    return str(caught.value)
+
+
+def lines_of(dataset, split, side):
+    tokenizer = Tokenizer.load(dataset.tokenizer_path)
+    pairs = dataset.split(split)
+    return [tokenizer.decode(ids) for ids in pairs.gather(np.arange(len(pairs)), side)]
+
+
+def test_a_dataset_holds_the_pairs_in_order(corpus):
+    dataset = make(corpus.recipe())
+    assert lines_of(dataset, "train", 0) == [src for src, _ in PAIRS]
+    assert lines_of(dataset, "train", 1) == [tgt for _, tgt in PAIRS]
+    assert dataset.fingerprint == dataset.path.name == fingerprint(corpus.recipe())
+    assert dataset.vocab_size == dataset.manifest["vocab"]["size"]
+    assert dataset.vocab_size % 8 == 0
+    dataset.verify()
+    train = dataset.manifest["splits"]["train"]
+    assert train["tokens"] == dataset.split("train").lengths.sum(axis=0).tolist()
+    assert train["bytes"][1] == sum(len(tgt.encode()) for _, tgt in PAIRS)
+    assert corpus.made() == {dataset.fingerprint}
+    assert not (dataset.path / module.SPOOL).exists()
+
+
+def test_dev_is_never_filtered_and_its_reference_untouched(corpus):
+    src = ["I  see the\u00a0dog.", "", "the dog", "the dog", TOO_LONG[0]]
+    ref = [" Ich sehe\u00a0den Hund. ", "Nichts.", "the dog", "the dog", TOO_LONG[1]]
+    write(corpus.path / "dev.en", src)
+    write(corpus.path / "dev.de", ref)
+    dataset = make(corpus.recipe())
+    assert dataset.text("dev") == (["I see the dog.", *src[1:]], ref)
+    assert lines_of(dataset, "dev", 0) == ["I see the dog.", *src[1:]]
+    assert lines_of(dataset, "dev", 1)[0] == "Ich sehe den Hund."
+    assert dataset.split("dev").lengths[1, 0] == 1  # nothing but end-of-sentence
+    assert dataset.manifest["splits"]["dev"]["lines"] == 5
+
+
+def test_every_filter_counts_what_it_drops(corpus):
+    bad = [("", "leer"), ("same", "same"), PAIRS[3], ("one " * 30 + ".", "eins"), TOO_LONG, ("leer", " ")]
+    corpus.train(PAIRS + bad)
+    dataset = make(corpus.recipe())
+    dropped = dataset.manifest["dropped"]
+    counts = {name: facts["pairs"] for name, facts in dropped.items()}
+    assert counts == {"empty": 2, "ratio": 1, "identical": 1, "duplicate": 1, "too_long": 1}
+    assert dropped["duplicate"]["examples"] == [
+        {"where": f"{corpus.path}/train.en:{len(PAIRS) + 3}", "src": PAIRS[3][0], "tgt": PAIRS[3][1]}
+    ]
+    assert dropped["too_long"]["examples"][0]["src"] == TOO_LONG[0][:200]
+    train = dataset.manifest["splits"]["train"]
+    assert (train["lines"], train["pairs"], train["dropped"]) == (len(PAIRS) + 6, len(PAIRS), counts)
+    assert len(dataset.split("train")) == len(PAIRS)
+
+
+def test_duplicates_may_stay(corpus):
+    corpus.train(PAIRS * 2)
+    assert len(make(corpus.recipe()).split("train")) == len(PAIRS)
+    assert len(make(corpus.recipe("filter.duplicates=false")).split("train")) == 2 * len(PAIRS)
+
+
+def test_several_corpora_are_counted_apart_and_deduplicated_together(corpus):
+    tsv = corpus.path / "more.tsv.gz"
+    tsv.write_bytes(gzip.compress("".join(f"{a}\t{b}\n" for a, b in [PAIRS[0], ("new", "neu")]).encode()))
+    files = [[str(corpus.path / "train.en"), str(corpus.path / "train.de")], str(tsv)]
+    train = make(corpus.recipe(f"data.train={json.dumps(files)}")).manifest["splits"]["train"]
+    first, second = train["corpora"]
+    assert (first["lines"], first["pairs"], first["dropped"]) == (len(PAIRS), len(PAIRS), {})
+    assert (second["lines"], second["pairs"], second["dropped"]) == (2, 1, {"duplicate": 1})
+    assert train["pairs"] == len(PAIRS) + 1
+
+
+def test_overlap_of_dev_with_train_is_counted(corpus):
+    assert make(corpus.recipe()).manifest["splits"]["dev"]["overlap_with_train"] == 1
+
+
+def test_a_dataset_is_made_once(corpus, monkeypatch, capsys):
+    first = prepare(corpus.recipe(), workers=0)
+    assert "clean: " in capsys.readouterr().err
+    monkeypatch.setattr(module, "_build", None)
+    again = prepare(corpus.recipe("train.steps=7", "filter.max_length=128"), workers=0)
+    assert again == first
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_silence_is_possible(corpus, capfd):
+    prepare(corpus.recipe(), workers=0, progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_fingerprint_is_that_of_content_and_settings(corpus):
+    recipe = corpus.recipe()
+    name = fingerprint(recipe)
+    assert len(name) == 16
+    assert int(name, 16)
+    assert fingerprint(corpus.recipe("train.seed=3", "model.layers=2")) == name
+    for change in ("filter.max_length=99", "vocab.size=208", "data.tgt_lang=nl", 'data.test="builtin:9"'):
+        assert fingerprint(corpus.recipe(change)) != name
+    shutil.copy(corpus.path / "train.en", corpus.path / "moved.en")
+    moved = json.dumps([str(corpus.path / "moved.en"), str(corpus.path / "train.de")])
+    assert fingerprint(corpus.recipe(f"data.train={moved}")) == name
+    corpus.train([*PAIRS, ("more", "mehr")])
+    assert fingerprint(recipe) != name
+
+
+def test_the_number_of_workers_changes_nothing(corpus, monkeypatch):
+    corpus.train(PAIRS * 100)
+    monkeypatch.setattr(corpora, "read_chunks", partial(read_chunks, chunk_bytes=20_000))
+    datasets = []
+    for workers in (0, 1, 2):
+        datasets.append(prepare(corpus.recipe(), workers=workers, progress=False))
+        shutil.rmtree(corpus.datasets)
+    zero, one, two = ({**dataset.manifest, "made": None} for dataset in datasets)
+    assert zero == one == two
+    assert len(zero["files"]) == 9
+
+
+def test_a_damaged_dataset_is_made_again(corpus, capsys):
+    first = make(corpus.recipe())
+    (first.path / "train" / "00000.src.npy").unlink()
+    again = prepare(corpus.recipe(), workers=0)
+    assert again.manifest["files"] == first.manifest["files"]
+    again.verify()
+    assert "is damaged: making it again" in capsys.readouterr().err
+
+
+def test_what_killed_processes_left_is_removed(corpus):
+    leftover = corpus.datasets / f"{TEMPORARY}0123456789abcdef-1" / "train"
+    leftover.mkdir(parents=True)
+    dataset = make(corpus.recipe())
+    assert corpus.made() == {dataset.fingerprint}
+
+
+def test_nothing_left_after_filtering_is_an_error(corpus):
+    corpus.train([("same", "same")] * 3 + [("", "leer")])
+    error = error_of(corpus.recipe())
+    assert "no training pair is left after filtering (dropped: identical 3, empty 1)" in error
+    assert "relax [filter]" in error
+    corpus.train([TOO_LONG])
+    assert "too_long 1" in error_of(corpus.recipe())
+    assert corpus.made() == set()
+
+
+def test_a_vocabulary_that_cannot_be_learned_is_an_error(corpus):
+    corpus.train([("".join(map(chr, range(0x400, 0x500))), "b")])
+    assert "SentencePiece cannot learn a vocabulary of 64 pieces" in error_of(corpus.recipe("vocab.size=64"))
+    assert corpus.made() == set()
+
+
+def test_errors_in_the_text_leave_nothing_behind(corpus):
+    write(corpus.path / "dev.de", ["just one line"])
+    assert "dev.en has 3 lines" in error_of(corpus.recipe())
+    write(corpus.path / "dev.de", ["three", "lines", "now"])
+    (corpus.path / "train.de").write_bytes(b"caf\xe9\n" * len(PAIRS))
+    assert "train.de, line 1\n" in error_of(corpus.recipe())
+    (corpus.path / "train.de").unlink()
+    assert "there is no such file" in error_of(corpus.recipe())
+    assert corpus.made() == set()
+
+
+def test_a_file_that_changes_meanwhile_is_an_error(corpus, monkeypatch):
+    write_files = module._write_files
+
+    def meanwhile(*arguments):
+        corpus.train([*PAIRS, ("more", "mehr")])
+        return write_files(*arguments)
+
+    monkeypatch.setattr(module, "_write_files", meanwhile)
+    error = error_of(corpus.recipe())
+    assert "a file changed while it was being prepared" in error
+    assert str(corpus.path / "train.en") in error
+    assert corpus.made() == set()
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_directory_that_cannot_be_written_to_is_an_error(corpus, below):
+    file = write(corpus.path / "file", ["in the way"])
+    corpus.datasets = corpus.path / "file" / below
+    error = error_of(corpus.recipe())
+    assert "cannot write here" in error
+    assert file in error
+
+
+def test_a_full_disk_leaves_nothing_behind(corpus, monkeypatch):
+    def full(path, array):
+        path.write_bytes(b"the beginning")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shards, "_write_array", full)
+    error = error_of(corpus.recipe())
+    assert "the disk is full" in error
+    assert str(corpus.datasets) in error
+    assert corpus.made() == set()
+
+
+def test_an_interrupt_leaves_nothing_behind(corpus, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "encode", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        make(corpus.recipe())
+    assert corpus.made() == set()
+
+
+def test_the_built_in_corpus_needs_no_files(tmp_path, recipe_with):
+    directory = json.dumps(str(tmp_path / "datasets"))
+    sizes = ('data.train="builtin:300"', 'data.dev="builtin:20"', 'data.test="builtin:30"')
+    dataset = make(recipe_with(*sizes, f"data.directory={directory}", "vocab.size=300"))
+    assert len(dataset.split("dev")) == 20
+    assert len(dataset.split("test")) == 30
+    assert dataset.manifest["splits"]["train"]["lines"] == 300
+    assert dataset.manifest["splits"]["train"]["corpora"][0]["paths"] == ["builtin/train"]

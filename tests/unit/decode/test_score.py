@@ -1,0 +1,163 @@
+"""Scores are sacreBLEU's own, and what cannot be scored is said to be so."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+import sacrebleu
+
+from dragoman.decode.export import export_model
+from dragoman.decode.score import best_first, evaluate_model, score
+from dragoman.decode.translator import Translator
+from dragoman.errors import UserError
+
+REFERENCES = [
+    "The cat sees a house.",
+    "My sister has never read the red book.",
+    "Nobody buys three letters!",
+] * 4
+HYPOTHESES = ["The cat sees the house.", "My sister never has read the book.", "Nobody buys letters."] * 4
+
+
+@pytest.fixture
+def model(toy_run, tmp_path):
+    return export_model([toy_run.save(1)], toy_run.recipe, toy_run.dataset.tokenizer_path, tmp_path / "model")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A source and its reference of three lines each."""
+    for name in ("src", "ref"):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in REFERENCES[:3]))
+    return tmp_path / "src", tmp_path / "ref"
+
+
+def error_of(call, *arguments, **options) -> str:
+    with pytest.raises(UserError) as raised:
+        call(*arguments, **options)
+    return str(raised.value)
+
+
+def test_the_scores_are_those_of_the_sacrebleu_command(tmp_path):
+    (tmp_path / "ref").write_text("\n".join(REFERENCES) + "\n")
+    (tmp_path / "hyp").write_text("\n".join(HYPOTHESES) + "\n")
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        "ref",
+        "-i",
+        "hyp",
+        "-m",
+        "bleu",
+        "chrf",
+        "-w",
+        "4",
+        "--confidence",
+    ]
+    printed = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    bleu, chrf = json.loads(printed)
+    scores = score(HYPOTHESES, REFERENCES)
+    assert (scores["bleu"], scores["signature"]) == (bleu["score"], bleu["signature"])
+    assert (scores["chrf"], scores["chrf_signature"]) == (chrf["score"], chrf["signature"])
+    for (low, high), printed_score in ((scores["ci95"], bleu), (scores["chrf_ci95"], chrf)):
+        assert low == pytest.approx(
+            printed_score["confidence_mean"] - printed_score["confidence_var"], abs=2e-4
+        )
+        assert high == pytest.approx(
+            printed_score["confidence_mean"] + printed_score["confidence_var"], abs=2e-4
+        )
+
+
+def test_the_signature_tells_the_metric_the_resamples_and_the_version():
+    scores = score(HYPOTHESES, REFERENCES)
+    assert scores["signature"] == (
+        f"nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    )
+    assert scores["sentences"] == 12
+    assert scores["ci95"][0] < scores["bleu"] < scores["ci95"][1]
+
+
+def test_a_perfect_translation_has_100_and_a_hopeless_one_0():
+    assert score(REFERENCES, REFERENCES)["bleu"] == 100
+    assert score([""] * 12, REFERENCES) | {"signature": "", "chrf_signature": ""} == {
+        "bleu": 0,
+        "chrf": 0,
+        "ci95": [0, 0],
+        "chrf_ci95": [0, 0],
+        "sentences": 12,
+        "signature": "",
+        "chrf_signature": "",
+    }
+
+
+def test_a_text_of_which_hardly_anything_is_right_has_an_interval():
+    scores = score(["x"] * 11 + REFERENCES[:1], ["y"] * 11 + REFERENCES[:1])
+    assert 0 <= scores["chrf_ci95"][0] < scores["chrf"] < scores["chrf_ci95"][1]
+    assert json.loads(json.dumps(scores)) == scores
+
+
+def test_languages_without_spaces_get_a_tokenizer_that_can_read_them_and_the_signature_says_so():
+    hypotheses, references = ["猫看见一座小房子。"], ["猫看到一座小房子。"]
+    assert score(hypotheses, references)["bleu"] == 0
+    for language, tokenizer in (("zh", "zh"), ("zh-CN", "zh"), ("ja", "char")):
+        scores = score(hypotheses, references, tgt_lang=language)
+        assert scores["bleu"] > 30
+        assert f"|tok:{tokenizer}|" in scores["signature"]
+
+
+@pytest.mark.parametrize(("hypotheses", "references"), [(["a"], ["a", "b"]), ([], [])])
+def test_hypotheses_without_their_references_are_a_bug(hypotheses, references):
+    with pytest.raises(ValueError, match="hypotheses for"):
+        score(hypotheses, references)
+
+
+def test_the_best_come_first_and_of_equals_the_newer():
+    lines = [
+        {"set": "dev", "step": 1, "bleu": 20.0, "model": "a"},
+        {"set": "dev", "step": 2, "bleu": 30.0, "model": "b"},
+        {"set": "test", "step": 2, "bleu": 99.0, "model": "b"},
+        {"set": "dev", "step": 3, "bleu": 20.0, "model": "c"},
+        {"set": "dev", "step": 2, "bleu": 10.0, "model": "b"},  # scored again, after a rollback
+    ]
+    assert [(line["model"], line["bleu"]) for line in best_first(lines)] == [
+        ("c", 20.0),
+        ("a", 20.0),
+        ("b", 10.0),
+    ]
+
+
+def test_evaluate_scores_what_the_model_translates(model, files):
+    src, ref = files
+    result = evaluate_model(model, src, ref, beam=1)
+    hypotheses = [translation.text for translation in Translator(model).translate(REFERENCES[:3], beam=1)]
+    assert result.items() >= score(hypotheses, REFERENCES[:3]).items()
+    assert (result["sentences"], result["model"], result["beam"]) == (3, str(model), 1)
+    assert result["seconds"] > 0
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_evaluate_reads_compressed_files(model, files, tmp_path):
+    src, ref = files
+    (tmp_path / "src.gz").write_bytes(gzip.compress(src.read_bytes()))
+    plain, compressed = evaluate_model(model, src, ref), evaluate_model(model, tmp_path / "src.gz", ref)
+    assert compressed | {"seconds": 0} == plain | {"seconds": 0}
+
+
+def test_evaluate_says_which_file_is_wrong(model, files, tmp_path):
+    src, ref = files
+    assert "where: --ref /nowhere" in error_of(evaluate_model, model, src, tmp_path / "/nowhere")
+    (tmp_path / "empty").touch()
+    assert f"where: {tmp_path / 'empty'}" in error_of(evaluate_model, model, src, tmp_path / "empty")
+    (tmp_path / "longer").write_text("a\nb\nc\nd\n")
+    error = error_of(evaluate_model, model, src, tmp_path / "longer")
+    assert f"{src} has 3 lines" in error
+    assert f"{tmp_path / 'longer'} has 4 lines" in error
+    (tmp_path / "latin1").write_bytes(b"a\nb\xe9\nc\n")
+    assert f"where: {tmp_path / 'latin1'}, line 2" in error_of(
+        evaluate_model, model, tmp_path / "latin1", ref
+    )
