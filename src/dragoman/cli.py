@@ -112,7 +112,9 @@ def train(
     code, summary = train_recipe(recipe, set_ or (), workers=workers, run_path=run, quiet=json)
     if json:
         print_json(summary)
-    elif code is not ExitCode.DONE:
+    elif code is ExitCode.DONE:
+        print(f"{summary['message']}. Translate with:  dragoman translate {summary['run']}/best < input.txt")
+    else:
         print(summary["message"], file=sys.stderr)
     raise typer.Exit(code)
 

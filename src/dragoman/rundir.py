@@ -7,11 +7,17 @@ runs/NAME/  recipe.toml  run.json  outcome.json  log.txt  events/rank000.jsonl â
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dragoman.errors import UserError
 from dragoman.files import TEMPORARY
+
+# The files of a checkpoint.
+MANIFEST, STATE = "MANIFEST.json", "state.json"
+MODEL, OPTIMIZER, AVERAGE = "model.safetensors", "optimizer.safetensors", "average.safetensors"
 
 _STEP_NAME = re.compile(r"step-(\d{8,})")
 
@@ -112,3 +118,12 @@ def step_directories(parent: Path) -> dict[int, Path]:
         if match and not path.name.startswith(TEMPORARY):
             found[int(match[1])] = path
     return dict(sorted(found.items()))
+
+
+def best_first(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the dev scores of a run, highest BLEU first; of equals the newer step is better.
+
+    A model that was scored again counts once, with its last score.
+    """
+    last_of_model = {line["model"]: line for line in lines if line["set"] == "dev"}
+    return sorted(last_of_model.values(), key=lambda line: (line["bleu"], line["step"]), reverse=True)

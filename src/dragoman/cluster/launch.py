@@ -35,8 +35,8 @@ def start_workers(run: RunDir, workers: int, cfg: Cluster) -> tuple[ExitCode, st
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # we say it ourselves
     launch_id = uuid.uuid4().hex
     os.environ[LAUNCH] = launch_id
-    # A store shared by all attempts still holds the addresses of the dead one: restarted workers then connect
-    # to nobody, in about half of the restarts.
+    # A store shared by all attempts still holds the addresses of the dead one, and restarted workers may try to
+    # connect to them: docs/decisions/0002.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // workers)))
     config = LaunchConfig(

@@ -126,7 +126,7 @@ def with_preposition(preposition: str, nominal: Nominal, case: int) -> str:
     text = nominal.german(case)
     if isinstance(nominal, Phrase) and nominal.determiner is THE and not nominal.relative:
         article = DER[case][nominal.gender]
-        if short := lexicon.CONTRACTIONS.get((preposition, article)):
+        if short := lexicon.CONTRACTIONS.get(f"{preposition} {article}"):
             return short + text.removeprefix(article)
     return f"{preposition} {text}"
 

@@ -472,12 +472,12 @@ THERE_IS = (
     ("Zimmer", "Bett Sofa Tisch Stuhl Regal Lampe Uhr"),
 )
 CONTRACTIONS = {
-    ("in", "dem"): "im",
-    ("in", "das"): "ins",
-    ("an", "dem"): "am",
-    ("von", "dem"): "vom",
-    ("zu", "dem"): "zum",
-    ("zu", "der"): "zur",
+    "in dem": "im",
+    "in das": "ins",
+    "an dem": "am",
+    "von dem": "vom",
+    "zu dem": "zum",
+    "zu der": "zur",
 }
 
 # English subject and object, German nominative, accusative and dative, person, gender.

@@ -21,14 +21,12 @@ from dragoman import __version__
 from dragoman.config import Model, Recipe
 from dragoman.data.shards import Dataset
 from dragoman.data.tokenizer import BOS, EOS, UNK, Tokenizer
-from dragoman.decode.score import best_first
 from dragoman.decode.translator import CARD, CARD_VERSION, TOKENIZER
 from dragoman.errors import UserError
 from dragoman.files import beside, disk_errors, publish_directory, read_json, read_json_lines, write_json
-from dragoman.model.transformer import sinusoids
+from dragoman.model.weights import require_same_names, sinusoids
 from dragoman.recipe import dump_recipe, load_recipe
-from dragoman.rundir import RunDir, step_directories
-from dragoman.train.checkpoint import AVERAGE, MANIFEST, MODEL, require_same_names
+from dragoman.rundir import AVERAGE, MANIFEST, MODEL, RunDir, best_first, step_directories
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16")
 POSITIONS = 1024  # or more, if the model was trained on more; the engine refuses to go beyond what is written
@@ -210,7 +208,7 @@ def _build_spec(weights: Weights, cfg: Model, pieces: list[str], positions: int,
             part.gamma, part.beta = weight, bias
         else:
             part.weight, part.bias = weight, bias
-    encodings = sinusoids(positions, cfg.d_model).numpy()
+    encodings = sinusoids(positions, cfg.d_model)
     spec.encoder.position_encodings.encodings = encodings
     spec.decoder.position_encodings.encodings = encodings
     for embeddings in (spec.encoder.embeddings[0], spec.decoder.embeddings, spec.decoder.projection):

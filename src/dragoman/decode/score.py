@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -104,12 +104,3 @@ def evaluate_model(
         "length_penalty": translator.card["length_penalty"] if length_penalty is None else length_penalty,
         "seconds": round(seconds, 3),
     }
-
-
-def best_first(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the dev scores of a run, highest BLEU first; of equals the newer step is better.
-
-    A model that was scored again counts once, with its last score.
-    """
-    last_of_model = {line["model"]: line for line in lines if line["set"] == "dev"}
-    return sorted(last_of_model.values(), key=lambda line: (line["bleu"], line["step"]), reverse=True)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import Model
+from dragoman.model.weights import sinusoids
 
 
 class Batch(NamedTuple):
@@ -140,7 +141,9 @@ class Transformer(nn.Module):
         self.decoder = Stack(cfg, cfg.num_decoder_layers, over_memory=True)
         self.dropout = nn.Dropout(cfg.dropout)
         self.scale = math.sqrt(cfg.d_model)
-        self.positions_TD = sinusoids(256, cfg.d_model)  # grows with the longest sentence seen
+        self.positions_TD = torch.from_numpy(
+            sinusoids(256, cfg.d_model)
+        )  # grows with the longest sentence seen
         self._initialise(cfg)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -163,7 +166,7 @@ class Transformer(nn.Module):
     def _embed(self, ids_BT: Tensor) -> Tensor:
         length = ids_BT.shape[1]
         if length > len(self.positions_TD):
-            self.positions_TD = sinusoids(2 * length, self.positions_TD.shape[1])
+            self.positions_TD = torch.from_numpy(sinusoids(2 * length, self.positions_TD.shape[1]))
         self.positions_TD = self.positions_TD.to(ids_BT.device)  # no copy once it is there
         x_BTD = self.embedding(ids_BT) * self.scale + self.positions_TD[:length]
         return self.dropout(x_BTD)  # type: ignore[no-any-return]
@@ -182,10 +185,3 @@ class Transformer(nn.Module):
 def is_fused(name: str) -> bool:
     """Whether the parameter stacks several square projections (q, k, v) on top of each other."""
     return name.endswith(("qkv.weight", "kv.weight"))
-
-
-def sinusoids(length: int, d_model: int) -> Tensor:
-    """Return the position encodings (length, d_model): the sines of all frequencies, then their cosines."""
-    frequency_K = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
-    angle_TK = torch.arange(length)[:, None] * frequency_K
-    return torch.cat([angle_TK.sin(), angle_TK.cos()], dim=1)

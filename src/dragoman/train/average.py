@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from dragoman.train.checkpoint import require_same_names
+from dragoman.model.weights import require_same_names
 
 
 class MovingAverage:

@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dragoman import config
-from dragoman.errors import UserError
 from dragoman.files import (
     beside,
     disk_errors,
@@ -32,11 +30,9 @@ from dragoman.files import (
     sha256,
     write_json,
 )
-from dragoman.rundir import RunDir, step_directories
+from dragoman.rundir import MANIFEST, STATE, RunDir, best_first, step_directories
 
 VERSION = 1
-MANIFEST, STATE = "MANIFEST.json", "state.json"
-MODEL, OPTIMIZER, AVERAGE = "model.safetensors", "optimizer.safetensors", "average.safetensors"
 UNSCORED_KEPT = 5  # newest checkpoints that wait for the lane even when keep_last is smaller
 
 Tensors = dict[str, dict[str, Tensor]]  # file name to its tensors
@@ -147,19 +143,16 @@ def read_checkpoint(path: Path) -> tuple[State, Tensors]:
     return state, {file.name: load_file(file) for file in sorted(path.glob("*.safetensors"))}
 
 
-def best_steps(scores: list[dict[str, Any]], count: int) -> list[int]:
-    """Return the steps with the highest dev BLEU, best first; among equals the later."""
-    bleu = {entry["step"]: entry["bleu"] for entry in scores if entry["set"] == "dev"}
-    return sorted(bleu, key=lambda step: (bleu[step], step), reverse=True)[:count]
-
-
 def prune(run: RunDir, cfg: config.Checkpoint) -> None:
     """Remove checkpoints that are neither new, nor among the best, nor still to be scored."""
     scores = read_json_lines(run.scores)
     scored = {entry["step"] for entry in scores if entry["set"] == "dev"}
     directories = step_directories(run.checkpoints)
     steps = list(directories)
-    keep = set(steps[-cfg.keep_last :]) | set(best_steps(scores, cfg.keep_best))
+    best = best_first(scores)[: cfg.keep_best]
+    keep = set(steps[-cfg.keep_last :]) | {
+        step for line in best for step in line.get("averaged", [line["step"]])
+    }
     keep |= {step for step in steps[-UNSCORED_KEPT:] if step not in scored}
     for step, path in directories.items():
         if step not in keep:
@@ -226,14 +219,3 @@ class Saver:
             prune(self._run, self._cfg)
         except BaseException as error:  # handed to the training thread by check()
             self._error = error
-
-
-def require_same_names(expected: set[str], found: set[str], path: Path | str) -> None:
-    """Report all weights that a checkpoint lacks or has too many of, together."""
-    if expected != found:
-        missing, extra = sorted(expected - found), sorted(found - expected)
-        raise UserError(
-            f"the weights do not fit the recipe's model (missing: {missing or 'none'}; unknown: {extra or 'none'})",
-            where=str(path),
-            fix="use the recipe this checkpoint was trained with, or another --run",
-        )

@@ -7,11 +7,10 @@ from typing import Any
 
 from dragoman.cluster.launch import QUIET, note_outcome, start_workers
 from dragoman.data.prepare import prepare
-from dragoman.decode.score import best_first
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json_lines
 from dragoman.recipe import load_recipe
-from dragoman.rundir import RunDir
+from dragoman.rundir import RunDir, best_first
 from dragoman.train.start import only_trainer, open_run
 
 

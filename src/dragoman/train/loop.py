@@ -30,19 +30,10 @@ from dragoman.data.shards import Split
 from dragoman.errors import UserError
 from dragoman.model.loss import token_loss
 from dragoman.model.transformer import Batch, Transformer
-from dragoman.rundir import RunDir
+from dragoman.model.weights import require_same_names
+from dragoman.rundir import AVERAGE, MODEL, OPTIMIZER, RunDir
 from dragoman.train.average import MovingAverage
-from dragoman.train.checkpoint import (
-    AVERAGE,
-    MODEL,
-    OPTIMIZER,
-    Saver,
-    State,
-    discard_checkpoint,
-    newest_valid,
-    read_checkpoint,
-    require_same_names,
-)
+from dragoman.train.checkpoint import Saver, State, discard_checkpoint, newest_valid, read_checkpoint
 from dragoman.train.evaluate import Probe, greedy, mean_loss, to_device
 from dragoman.train.guard import Verdict, judge
 from dragoman.train.optimizers import Optimizer

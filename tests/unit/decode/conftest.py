@@ -13,8 +13,8 @@ from dragoman.data.shards import Dataset
 from dragoman.files import write_json, write_text
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import dump_recipe
-from dragoman.rundir import RunDir
-from dragoman.train.checkpoint import AVERAGE, MODEL, State, write_checkpoint
+from dragoman.rundir import AVERAGE, MODEL, RunDir
+from dragoman.train.checkpoint import State, write_checkpoint
 
 SENTENCES = [
     f"{subject} {verb} {thing}."

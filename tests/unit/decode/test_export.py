@@ -16,8 +16,7 @@ from dragoman.decode.translator import CARD, TOKENIZER
 from dragoman.errors import UserError
 from dragoman.files import TEMPORARY, append_json_line, open_json_lines, read_json
 from dragoman.model.transformer import Transformer
-from dragoman.rundir import step_directories
-from dragoman.train.checkpoint import MODEL
+from dragoman.rundir import MODEL, step_directories
 
 
 def export(toy, checkpoints, to, **options):

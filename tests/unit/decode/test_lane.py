@@ -11,7 +11,7 @@ from dragoman.decode.lane import Evaluator, evaluate_run
 from dragoman.decode.score import Scores, score
 from dragoman.decode.translator import CARD, Translator
 from dragoman.files import TEMPORARY, beside, read_json, read_json_lines
-from dragoman.train.checkpoint import MANIFEST, MODEL
+from dragoman.rundir import MANIFEST, MODEL
 
 
 @pytest.fixture

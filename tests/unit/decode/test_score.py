@@ -9,9 +9,10 @@ import pytest
 import sacrebleu
 
 from dragoman.decode.export import export_model
-from dragoman.decode.score import best_first, evaluate_model, score
+from dragoman.decode.score import evaluate_model, score
 from dragoman.decode.translator import Translator
 from dragoman.errors import UserError
+from dragoman.rundir import best_first
 
 REFERENCES = [
     "The cat sees a house.",

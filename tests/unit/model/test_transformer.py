@@ -3,7 +3,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from dragoman.config import Model
-from dragoman.model.transformer import Batch, Transformer, is_fused, sinusoids
+from dragoman.model.transformer import Batch, Transformer, is_fused
+from dragoman.model.weights import sinusoids
 
 VOCAB = 40
 TINY = Model(layers=2, decoder_layers=1, d_model=16, heads=4, feed_forward=24)
@@ -83,13 +84,13 @@ def test_positions_grow_with_the_longest_sentence():
     before = model(batch_of(short))
     assert model(batch_of(long)).shape == (280, VOCAB)
     assert len(model.positions_TD) == 600
-    assert torch.equal(model.positions_TD, sinusoids(600, 16))
+    assert torch.equal(model.positions_TD, torch.from_numpy(sinusoids(600, 16)))
     assert torch.equal(model(batch_of(short)), before)
     assert "positions_TD" not in model.state_dict(), "a checkpoint must not depend on the sentences seen"
 
 
 def test_positions_are_sines_and_cosines():
-    table_TD = sinusoids(3, 4)
+    table_TD = torch.from_numpy(sinusoids(3, 4))
     angle_TK = torch.tensor([[0.0, 0.0], [1.0, 0.01], [2.0, 0.02]])
     torch.testing.assert_close(table_TD, torch.cat([angle_TK.sin(), angle_TK.cos()], dim=1))
 

@@ -1,0 +1,51 @@
+"""A world of one has the same face as a large one; the environment says which it is."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dragoman.cluster.world import PeerLost, World, is_peer_lost, join_world, joined_by_environment
+
+
+def test_one_process_is_a_world_of_one(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not joined_by_environment()
+    world = join_world(10)
+    assert (world.rank, world.size, world.leads) == (0, 1, True)
+    assert world.device.type == "cpu"
+    world.leave()
+
+
+def test_a_world_of_one_adds_up_and_shares_with_itself():
+    world = World()
+    assert world.sum(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
+    assert world.share({"a": 1}) == {"a": 1}
+
+
+def test_the_environment_gives_the_place(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert joined_by_environment()
+
+
+def test_only_the_first_worker_leads():
+    assert World(rank=0, size=2).leads
+    assert not World(rank=1, size=2).leads
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (PeerLost("gone"), True),
+        (dist.DistBackendError("NCCL"), True),
+        (
+            RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"),
+            True,
+        ),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("Connection"), False),
+    ],
+)
+def test_a_lost_peer_is_told_from_a_bug(error, lost):
+    assert is_peer_lost(error) is lost
