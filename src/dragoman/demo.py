@@ -1,6 +1,9 @@
 """``dragoman demo``: the whole way from text to a translating model, on the built-in corpus."""
 
 import json as jsonlib
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -49,7 +52,7 @@ def examples(run: RunDir, test: dict[str, Any]) -> list[dict[str, str]]:
 
 def print_result(result: dict[str, Any]) -> None:
     """Tell the newcomer what was made and what to try next."""
-    run = result["run"]
+    run, dragoman = result["run"], command_name()
     print("\nFive sentences of the test set, which the model has never seen:\n")
     for example in result["translations"]:
         print(f"  source       {example['source']}")
@@ -61,9 +64,17 @@ def print_result(result: dict[str, Any]) -> None:
             f"{name:5} BLEU {entry['bleu']:.2f} (95 % interval {low:.2f} to {high:.2f})  {entry['signature']}"
         )
         print(f"{'':5} chrF {entry['chrf']:.2f}  {entry['chrf_signature']}")
-    print(f"\nThe run is in {run}; it took {format_duration(result['seconds'])}. Next, try:\n")
-    print(f"  echo 'The old woman buys a red car.' | dragoman translate {run}")
-    print(f"  tensorboard --logdir {run}/tensorboard")
-    print(f"  dragoman translate {result['exported']}        # the same model in a quarter of the size")
-    print("  dragoman recipes tiny > my.toml        # then put your own files under [data], and")
-    print("  dragoman train my.toml --workers 2")
+    print(f"\nThe run is in {run}; it took {format_duration(result['seconds'])}.")
+    print(f"The same model, eight bits a weight, for small machines: {result['exported']}. Next, try:\n")
+    print(f"  echo 'I have already switched on the lamp.' | {dragoman} translate {run}")
+    print(f"  {dragoman.replace('dragoman', 'tensorboard')} --logdir {run}/tensorboard")
+    print(f"  {dragoman} recipes tiny > my.toml        # then put your own files under [data], and")
+    print(f"  {dragoman} train my.toml --workers 2")
+
+
+def command_name() -> str:
+    """Return how this user can call us: by name, or by path where the environment is not activated."""
+    beside_python = Path(sys.executable).with_name("dragoman")
+    if shutil.which("dragoman") or not beside_python.is_file():
+        return "dragoman"
+    return os.path.relpath(beside_python)

@@ -16,6 +16,7 @@ from typing import Any
 from dragoman.config import Cluster
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import read_json, write_json
+from dragoman.machine import usable_cores
 from dragoman.rundir import RunDir
 
 LAUNCH = "DRAGOMAN_LAUNCH"  # in the environment of workers: which launch they belong to
@@ -29,8 +30,6 @@ def start_workers(run: RunDir, workers: int, cfg: Cluster) -> tuple[ExitCode, st
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from dragoman.cluster.world import usable_cores
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # we say it ourselves
     launch_id = uuid.uuid4().hex

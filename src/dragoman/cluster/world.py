@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dragoman.machine import usable_cores
+
 
 class PeerLost(Exception):
     """Another worker is gone, so this one cannot go on; whoever started us starts us again."""
@@ -85,11 +87,6 @@ def join_world(timeout_seconds: float) -> World:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     return World(rank, size, local_rank, local_size, device)
-
-
-def usable_cores() -> int:
-    """Return the cores this process may run on, which in containers is fewer than the machine has."""
-    return len(os.sched_getaffinity(0))
 
 
 def is_peer_lost(error: BaseException) -> bool:

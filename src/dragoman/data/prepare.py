@@ -7,7 +7,6 @@ found. It is built under a temporary name and renamed when whole: what fails bef
 
 import fcntl
 import json
-import os
 import platform
 import shutil
 import socket
@@ -34,6 +33,7 @@ from dragoman.data.text import FILTER_NAMES, Tally, normalise_lines, pair_hash
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.files import beside, disk_errors, publish_directory, remove_unfinished
+from dragoman.machine import usable_cores
 
 LOCK = ".lock"  # in the directory of datasets
 SPOOL = "spool"  # in an unfinished dataset
@@ -73,16 +73,11 @@ def prepare(recipe: Recipe, *, workers: int | None = None, progress: bool = True
         with _locked(directory, stages):
             remove_unfinished(directory)
             if not _find(path):  # nobody made it while we waited
-                _build(recipe, path, stages, _cores() if workers is None else workers)
+                _build(recipe, path, stages, usable_cores() if workers is None else workers)
     dataset = Dataset.open(path)
     pairs = dataset.manifest["splits"]["train"]["pairs"]
     stages.say(f"{path}: {pairs:,} pairs to train on, {dataset.vocab_size:,} subwords")
     return dataset
-
-
-def _cores() -> int:
-    """Return how many cores we may use; macOS cannot tell them from all cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _find(path: Path) -> Dataset | None:

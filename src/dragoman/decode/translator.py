@@ -5,7 +5,6 @@ into batches of similar length, translated and given back in order, so a file of
 memory. Every line gives exactly one line, whatever is in it, and does not depend on its neighbours.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
@@ -18,6 +17,7 @@ from dragoman.data.text import normalise
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.files import read_json
+from dragoman.machine import usable_cores
 from dragoman.rundir import RunDir
 
 CARD = "dragoman.json"  # what the model is and where it came from
@@ -75,11 +75,6 @@ def resolve_model(path: Path) -> Path:
     return run.best.resolve()
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Translator:
     """A loaded model. It uses all cores if ``threads`` is not given; ``card`` says which model it is."""
 
@@ -103,7 +98,7 @@ class Translator:
                 compute_type=compute_type,
                 # A batch per core: several cores on one batch wait for each other at every layer, and on a
                 # machine that has other work as well this is slower than one core (measured: five times).
-                inter_threads=threads or (available_cores() if device == "cpu" else 1),
+                inter_threads=threads or (usable_cores() if device == "cpu" else 1),
                 intra_threads=1,
             )
         except (RuntimeError, ValueError) as error:

@@ -23,9 +23,10 @@ def train_recipe(
     path = run_path or Path("runs") / Path(source).stem
     if quiet:
         os.environ[QUIET] = "1"
+    dataset = prepare(recipe, progress=not quiet)
+    workers = workers or default_workers()
     with only_trainer(path):
-        run = open_run(recipe, path, prepare(recipe, progress=not quiet))
-        workers = workers or default_workers()
+        run = open_run(recipe, path, dataset)
         if workers > 1:
             code, message = start_workers(run, workers, recipe.cluster)
         else:

@@ -13,7 +13,7 @@ from dragoman import __version__
 from dragoman.config import Recipe
 from dragoman.data.shards import Dataset
 from dragoman.errors import UserError
-from dragoman.files import disk_errors, read_json, write_json, write_text
+from dragoman.files import TEMPORARY, disk_errors, read_json, write_json, write_text
 from dragoman.recipe import changed_fields, dump_recipe, load_recipe
 from dragoman.rundir import RunDir
 
@@ -23,9 +23,7 @@ def open_run(recipe: Recipe, path: Path, dataset: Dataset) -> RunDir:
     run = RunDir(path)
     if run.recipe.is_file():
         _check_same_experiment(run, recipe, dataset)
-    elif path.exists() and (
-        not path.is_dir() or any(not each.name.startswith(".") for each in path.iterdir())
-    ):
+    elif path.exists() and not (path.is_dir() and all(_is_ours(entry, run) for entry in path.iterdir())):
         raise UserError(
             "this exists already and is not a run",
             where=str(path),
@@ -69,6 +67,11 @@ def only_trainer(path: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def _is_ours(entry: Path, run: RunDir) -> bool:
+    """Whether a launch that was killed before its run existed may have left this."""
+    return entry == run.facts or entry.name.startswith((".lock", TEMPORARY))
 
 
 def _check_same_experiment(run: RunDir, recipe: Recipe, dataset: Dataset) -> None:

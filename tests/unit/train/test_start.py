@@ -59,3 +59,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write here"), only_trainer(tmp_path / "file" / "run"):
         pass
+
+
+def test_what_a_launch_killed_early_left_is_no_obstacle(tmp_path, dataset):
+    run = open_run(load_recipe("tiny"), tmp_path / "run", dataset)
+    run.recipe.unlink()
+    (run.path / ".lock").touch()
+    (run.path / ".tmp-recipe.toml-123").touch()
+    assert open_run(load_recipe("tiny"), tmp_path / "run", dataset).recipe.is_file()
