@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import xxhash
 
 from dragoman.config import BUILTIN, Corpora, Recipe
-from dragoman.data import builtin, lexicon
+from dragoman.data import builtin, grammar, lexicon, patterns
 from dragoman.data.text import BLOCK_BYTES, read_chunks, reading
 from dragoman.files import read_json, write_json
 
@@ -119,7 +119,7 @@ class BuiltinCorpus:
 
 @cache
 def _builtin_hash() -> str:
-    sources = [Path(str(module.__file__)).read_bytes() for module in (builtin, lexicon)]
+    sources = [Path(str(module.__file__)).read_bytes() for module in (builtin, patterns, grammar, lexicon)]
     return xxhash.xxh3_128_hexdigest(b"".join(sources))
 
 

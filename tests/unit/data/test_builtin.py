@@ -7,15 +7,16 @@ import sys
 
 import pytest
 
-from dragoman.data import builtin, lexicon
-from dragoman.data.builtin import SPLITS, Clause, Phrase, english, german, sentences, with_preposition
+from dragoman.data import builtin, grammar, lexicon, patterns
+from dragoman.data.builtin import SPLITS, sentences
+from dragoman.data.grammar import Clause, Phrase, english, german, with_preposition
 from dragoman.data.lexicon import ACC, DAT, NOM
 
 NOUNS = {noun.lemma: noun for noun in lexicon.NOUNS}
 ADJECTIVES = {adjective.de: adjective for adjective in lexicon.ADJECTIVES}
 ALL_VERBS = [*lexicon.VERBS, *lexicon.ZU_VERBS, *(verb for _, verb, _ in lexicon.CONTENTS), lexicon.COST]
 VERBS = {verb.infinitive: verb for verb in ALL_VERBS}
-ME, HE, THEY = builtin.ME, builtin.HE, builtin.THEY
+ME, HE, THEY = patterns.ME, patterns.HE, patterns.THEY
 
 
 def words(text):
@@ -82,7 +83,7 @@ def test_splits_share_no_sentence_in_either_language(train):
 def test_a_split_has_its_own_combinations_and_none_of_the_others(monkeypatch):
     drawn = []
 
-    class Spy(builtin.Draw):
+    class Spy(patterns.Draw):
         def __init__(self, uniform):
             super().__init__(uniform)
             drawn.append(self)
@@ -153,7 +154,7 @@ def test_the_lexicon_is_a_real_one():
     assert len(NOUNS) == len(lexicon.NOUNS) >= 120
     assert len(VERBS) >= 70
     assert len(ADJECTIVES) == len(lexicon.ADJECTIVES) >= 60
-    assert len(builtin.PATTERNS) >= 15
+    assert len(patterns.PATTERNS) >= 15
 
 
 def test_a_word_that_is_not_in_the_lexicon_cannot_be_selected():
@@ -201,16 +202,16 @@ my   Kinder klein  meine kleinen Kinder meine kleinen Kinder meinen kleinen Kind
 
 
 DETERMINERS = {
-    "the": builtin.THE,
-    "a": builtin.A,
-    "no": builtin.NOT_A,
-    "my": builtin.POSSESSIVES[0],
-    "our": builtin.POSSESSIVES[4],
-    "this": builtin.THIS,
-    "-": builtin.BARE,
-    "many": builtin.MANY,
-    "two": builtin.NUMBERS[0],
-    "Anna": next(owner for owner in builtin.OWNERS if owner.en == "Anna's"),
+    "the": grammar.THE,
+    "a": grammar.A,
+    "no": grammar.NOT_A,
+    "my": grammar.POSSESSIVES[0],
+    "our": grammar.POSSESSIVES[4],
+    "this": grammar.THIS,
+    "-": grammar.BARE,
+    "many": grammar.MANY,
+    "two": grammar.NUMBERS[0],
+    "Anna": next(owner for owner in grammar.OWNERS if owner.en == "Anna's"),
 }
 PLURALS = {noun.de[1][NOM]: noun for noun in lexicon.NOUNS if noun.de[1]}
 
@@ -240,8 +241,8 @@ def test_articles_adjectives_and_nouns_agree(row):
     ],
 )
 def test_prepositions_contract_with_the_article(preposition, noun, case, expected):
-    assert with_preposition(preposition, Phrase(builtin.THE, NOUNS[noun]), case) == expected
-    assert with_preposition(preposition, Phrase(builtin.THIS, NOUNS[noun]), case).startswith(
+    assert with_preposition(preposition, Phrase(grammar.THE, NOUNS[noun]), case) == expected
+    assert with_preposition(preposition, Phrase(grammar.THIS, NOUNS[noun]), case).startswith(
         f"{preposition} dies"
     )
 
@@ -306,7 +307,7 @@ def clause(subject, verb, tense, **parts):
     return Clause(subject, VERBS[verb], tense, **parts)
 
 
-WOMAN, TASK = Phrase(builtin.THE, NOUNS["Frau"]), Phrase(builtin.A, NOUNS["Aufgabe"])
+WOMAN, TASK = Phrase(grammar.THE, NOUNS["Frau"]), Phrase(grammar.A, NOUNS["Aufgabe"])
 WILL, TODAY, NOT = lexicon.MODALS[0], ("today", "heute"), ("", "nicht")
 
 
@@ -456,8 +457,8 @@ def test_what_is_hard_about_german_occurs(sample, name):
 
 
 def test_every_pattern_makes_sentences():
-    for name, (weight, draw_plan) in builtin.PATTERNS.items():
+    for name, (weight, draw_plan) in patterns.PATTERNS.items():
         rng = builtin.random.Random(name)
-        made = {builtin.say(draw_plan(builtin.Draw(rng.random))) for _ in range(50)}
+        made = {builtin.say(draw_plan(patterns.Draw(rng.random))) for _ in range(50)}
         assert weight > 0
         assert len(made) > 25, name
