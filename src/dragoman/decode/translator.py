@@ -28,6 +28,7 @@ WEIGHTS = "model.bin"
 WINDOW_LINES = 4096  # read before the first of them is translated
 WINDOW_CHARACTERS = 2_000_000  # a window of very long lines ends here
 BATCH_TOKENS = 1024  # source subwords that one core translates at once
+STRETCH = 2  # times the longest training sentence is what a model is trusted with in one piece
 LENGTH_STEP = 16  # lengths are rounded up to a multiple of this to set the longest translation
 LENGTH_FACTOR = 3  # the longest translation of a line, in multiples of its own rounded length
 UNSPACED = ("zh", "ja", "th", "km", "lo", "my")  # languages that put no space between sentences
@@ -120,7 +121,7 @@ class Translator:
         """Yield the translation of every line, in order; an empty line gives an empty one.
 
         Beam and length penalty are those the model was scored with if not given; an n-best list widens the
-        beam to n. A line longer than any the model was trained on is cut at the ends of sentences, or of
+        beam to n. A line over twice as long as any the model was trained on is cut at the ends of sentences, or of
         clauses, or between words, and its parts are translated one by one. The unknown subword is never used.
         """
         options = {
@@ -136,7 +137,8 @@ class Translator:
 
     def _encode(self, lines: Sequence[str]) -> list[list[list[int]]]:
         """Return the parts of each line as ids: none of an empty line, one of most."""
-        longest = self.card["max_length"]  # counts end-of-sentence, as encode() does
+        # Counts end-of-sentence, as encode() does.
+        longest = min(STRETCH * self.card["max_length"], self.card["positions"])
 
         def size(text: str) -> int:
             return len(self._tokenizer.encode([text])[0])

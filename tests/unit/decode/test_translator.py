@@ -26,7 +26,7 @@ LINES = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, toy_task):
-    toy = make_run(tmp_path_factory.mktemp("run"), *toy_task).with_recipe(filter={"max_length": 24})
+    toy = make_run(tmp_path_factory.mktemp("run"), *toy_task).with_recipe(filter={"max_length": 12})
     return export_model([toy.save(3)], toy.recipe, toy.dataset.tokenizer_path, toy.directory.model(3))
 
 
