@@ -31,7 +31,7 @@ feed_forward = 64
 [train]
 steps = 30
 tokens_per_step = 600
-micro_batch_tokens = 100
+micro_batch_tokens = 200
 [schedule]
 name = "inverse_sqrt"
 learning_rate = 0.005

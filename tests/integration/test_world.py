@@ -36,7 +36,7 @@ def test_the_same_number_of_workers_gives_the_same_bits(toy):
 
 
 def test_more_workers_than_micro_batches_still_agree(toy, single):
-    # Twelve tokens per micro-batch would be many; one micro-batch a step leaves two workers idle.
+    # One micro-batch a step leaves two workers idle.
     one = ("--set", "train.micro_batch_tokens=600")
     alone = step_losses(toy.train("alone", *STEPS, *one, workers=1))
     crowd = step_losses(toy.train("crowd", *STEPS, *one, workers=3))

@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dragoman.config import Cluster
@@ -25,7 +27,7 @@ SHUTDOWN_SECONDS = 300  # for the current step and a last checkpoint after Ctrl-
 PR_SET_PDEATHSIG = 1
 
 
-def start_workers(run: RunDir, workers: int, cfg: Cluster) -> tuple[ExitCode, str]:
+def start_workers(run: RunDir, workers: int, cfg: Cluster, *, quiet: bool = False) -> tuple[ExitCode, str]:
     """Train ``run`` with local workers; return the exit code and the last word."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -33,11 +35,14 @@ def start_workers(run: RunDir, workers: int, cfg: Cluster) -> tuple[ExitCode, st
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # we say it ourselves
     launch_id = uuid.uuid4().hex
-    os.environ[LAUNCH] = launch_id
-    # A store shared by all attempts still holds the addresses of the dead one, and restarted workers may try to
-    # connect to them: docs/decisions/0002.
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // workers)))
+    settings = {
+        LAUNCH: launch_id,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // workers))),
+        # A store shared by all attempts still holds the addresses of the dead one, and restarted workers may
+        # try to connect to them: docs/decisions/0002.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        **({QUIET: "1"} if quiet else {}),
+    }
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -51,7 +56,8 @@ def start_workers(run: RunDir, workers: int, cfg: Cluster) -> tuple[ExitCode, st
     received = None
     failure = ""
     try:
-        elastic_launch(config, sys.executable)("-m", "dragoman.train.run", str(run.path))
+        with environment(settings):
+            elastic_launch(config, sys.executable)("-m", "dragoman.train.run", str(run.path))
     except SignalException as error:
         received = error.sigval
     except ChildFailedError as error:
@@ -69,6 +75,18 @@ def start_workers(run: RunDir, workers: int, cfg: Cluster) -> tuple[ExitCode, st
         code = ExitCode.INTERRUPTED if received == signal.SIGINT else ExitCode.TERMINATED
         return code, "stopped before the first step was finished"
     return ExitCode.BUG, failure or "the workers ended without saying why"
+
+
+@contextmanager
+def environment(settings: dict[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def note_outcome(run: RunDir, code: ExitCode, message: str, error: UserError | None = None) -> None:

@@ -1,11 +1,10 @@
 """What ``dragoman train`` does: load, prepare, open the run, start workers here or join those somebody started."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.cluster.launch import QUIET, note_outcome, start_workers
+from dragoman.cluster.launch import note_outcome, start_workers
 from dragoman.data.prepare import prepare
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json_lines
@@ -21,26 +20,24 @@ def train_recipe(
     """Train a recipe to its end; return the exit code and a summary of the run."""
     recipe = load_recipe(source, overrides)
     path = run_path or Path("runs") / Path(source).stem
-    if quiet:
-        os.environ[QUIET] = "1"
     dataset = prepare(recipe, progress=not quiet)
     workers = workers or default_workers()
     with only_trainer(path):
         run = open_run(recipe, path, dataset)
         if workers > 1:
-            code, message = start_workers(run, workers, recipe.cluster)
+            code, message = start_workers(run, workers, recipe.cluster, quiet=quiet)
         else:
-            code, message = train_here(run)
+            code, message = train_here(run, quiet=quiet)
     return code, summarise(run, message)
 
 
-def train_here(run: RunDir) -> tuple[ExitCode, str]:
+def train_here(run: RunDir, *, quiet: bool) -> tuple[ExitCode, str]:
     """Be the only worker."""
     from dragoman.train.run import work
 
     try:
         with disk_errors(run.path):
-            code, message = work(run)
+            code, message = work(run, quiet=quiet)
     except UserError as error:
         note_outcome(run, ExitCode.USER, error.what, error)
         raise

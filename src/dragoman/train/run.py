@@ -44,13 +44,16 @@ EXIT_CODES = {
 }
 
 
-def work(run: RunDir) -> tuple[ExitCode, str]:
-    """Train ``run`` as one worker of the world it finds itself in; return the exit code and the last word."""
+def work(run: RunDir, *, quiet: bool) -> tuple[ExitCode, str]:
+    """Train ``run`` as one worker of the world it finds itself in; return the exit code and the last word.
+
+    A ``quiet`` one leaves standard output to somebody else.
+    """
     recipe = load_recipe(str(run.recipe))
     with noted_signals() as signals:
         world = join_world(recipe.cluster.timeout_seconds)
         try:
-            job = assemble(run, recipe, world, signals)
+            job = assemble(run, recipe, world, signals, quiet=quiet)
             try:
                 ending = train(job)
                 job.saver.wait()
@@ -67,7 +70,7 @@ def work(run: RunDir) -> tuple[ExitCode, str]:
     ], f"stopped at step {job.state.step:,}, state saved; run the same command to go on"
 
 
-def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int]) -> Job:
+def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, quiet: bool) -> Job:
     """Build a worker's job, at the newest valid checkpoint if there is one."""
     dataset = Dataset.open(Path(read_json(run.facts)["dataset"]))
     train_split, dev_split = dataset.split("train"), dataset.split("dev")
@@ -78,7 +81,7 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int]) -> Jo
             run.samples,
             total_steps=recipe.train.steps,
             start_step=newest,
-            stream=sys.stderr if QUIET in os.environ else sys.stdout,
+            stream=sys.stderr if quiet else sys.stdout,
         )
         if world.leads
         else Silent()
@@ -170,7 +173,7 @@ def main() -> None:
         return
     try:
         with disk_errors(run.path):
-            code, message = work(run)
+            code, message = work(run, quiet=QUIET in os.environ)
     except UserError as error:
         note_outcome(run, ExitCode.USER, error.what, error)
     except Exception as error:
