@@ -47,6 +47,9 @@ every_steps = 10
 samples_every = 20
 """
 
+# Bits are compared, so every test computes on the CPU, and no number of cores decides the order of a sum.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "120"}
+
 
 @dataclass
 class Toy:
@@ -60,11 +63,10 @@ class Toy:
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start a command in a process group of its own, as a terminal would."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
         process = subprocess.Popen(
             [sys.executable, "-m", "dragoman", *arguments],
             cwd=self.path,
-            env=environment,
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -80,7 +82,7 @@ class Toy:
         result = subprocess.run(
             [sys.executable, "-m", "dragoman", *arguments],
             cwd=self.path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"},
+            env=ENVIRONMENT,
             capture_output=True,
             text=True,
             input=stdin,

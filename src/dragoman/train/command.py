@@ -21,7 +21,7 @@ def train_recipe(
     recipe = load_recipe(source, overrides)
     path = run_path or Path("runs") / Path(source).stem
     dataset = prepare(recipe, progress=not quiet)
-    workers = workers or default_workers()
+    workers = choose_workers(workers)
     with only_trainer(path):
         run = open_run(recipe, path, dataset)
         if workers > 1:
@@ -45,11 +45,18 @@ def train_here(run: RunDir, *, quiet: bool) -> tuple[ExitCode, str]:
     return code, message
 
 
-def default_workers() -> int:
-    """One worker per GPU, or a single one that uses all cores."""
+def choose_workers(wanted: int | None) -> int:
+    """Return how many workers to start: one per GPU, or on a machine without as many as wanted, else one."""
     import torch
 
-    return max(1, torch.cuda.device_count())
+    gpus = torch.cuda.device_count()
+    if gpus and wanted is not None and wanted > gpus:
+        raise UserError(
+            f"{wanted} workers cannot share {gpus} GPUs",
+            where=f"--workers {wanted}",
+            fix=f"use at most {gpus} workers, or hide the GPUs with CUDA_VISIBLE_DEVICES= to train on the CPU",
+        )
+    return wanted or max(1, gpus)
 
 
 def summarise(run: RunDir, message: str) -> dict[str, Any]:
