@@ -110,7 +110,9 @@ def train(
     from dragoman.train.command import train_recipe
 
     code, summary = train_recipe(recipe, set_ or (), workers=workers, run_path=run, quiet=json)
-    if json:
+    if summary is None:
+        pass  # another worker leads, and speaks
+    elif json:
         print_json(summary)
     elif code is ExitCode.DONE:
         print(f"{summary['message']}. Translate with:  dragoman translate {summary['run']}/best < input.txt")

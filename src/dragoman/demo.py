@@ -24,6 +24,7 @@ def run_demo(path: Path, workers: int, *, json: bool) -> ExitCode:
     """Prepare, train, score and export the demo's model, then show five of its translations."""
     started = time.monotonic()
     code, summary = train_recipe(RECIPE, workers=workers, run_path=path, quiet=json)
+    assert summary is not None  # a demo has workers of its own
     if code is not ExitCode.DONE:
         print(summary["message"])
         return code

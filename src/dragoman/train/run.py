@@ -44,14 +44,13 @@ EXIT_CODES = {
 }
 
 
-def work(run: RunDir, *, quiet: bool) -> tuple[ExitCode, str]:
-    """Train ``run`` as one worker of the world it finds itself in; return the exit code and the last word.
+def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
+    """Train ``run`` as one worker of ``world``; return the exit code and the last word.
 
     A ``quiet`` one leaves standard output to somebody else.
     """
     recipe = load_recipe(str(run.recipe))
     with noted_signals() as signals:
-        world = join_world(recipe.cluster.timeout_seconds)
         try:
             job = assemble(run, recipe, world, signals, quiet=quiet)
             try:
@@ -65,9 +64,8 @@ def work(run: RunDir, *, quiet: bool) -> tuple[ExitCode, str]:
             world.leave()
     if finished:
         return ExitCode.DONE, f"{ending.value} at step {job.state.step:,}"
-    return EXIT_CODES[
-        ending
-    ], f"stopped at step {job.state.step:,}, state saved; run the same command to go on"
+    message = f"stopped at step {job.state.step:,}, state saved; run the same command to go on"
+    return EXIT_CODES[ending], message
 
 
 def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, quiet: bool) -> Job:
@@ -173,7 +171,8 @@ def main() -> None:
         return
     try:
         with disk_errors(run.path):
-            code, message = work(run, quiet=QUIET in os.environ)
+            world = join_world(load_recipe(str(run.recipe)).cluster.timeout_seconds)
+            code, message = work(run, world, quiet=QUIET in os.environ)
     except UserError as error:
         note_outcome(run, ExitCode.USER, error.what, error)
     except Exception as error:
