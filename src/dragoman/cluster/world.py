@@ -6,7 +6,6 @@ Workers started by torchrun's agent (ours, or anybody's) find their place in the
 
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -54,12 +53,6 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
-
-    def share_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite ``tensors``, which all workers hold under the same names, with the leader's."""
-        if self.size > 1:
-            for name in sorted(tensors):
-                dist.broadcast(tensors[name], src=0)
 
     def leave(self) -> None:
         if self.size > 1:

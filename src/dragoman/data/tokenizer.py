@@ -125,14 +125,3 @@ class Tokenizer:
         """Return the text of ids, without what is not text (padding, end-of-sentence, unused pieces)."""
         text: str = self._model.decode([int(i) for i in ids if i < self.num_pieces])
         return text
-
-    def encode_pieces(self, lines: Sequence[str]) -> list[list[str]]:
-        """Return the pieces of each line, without end-of-sentence: what CTranslate2 reads."""
-        pieces: list[list[str]] = self._model.encode(list(lines), out_type=str, num_threads=1)
-        return pieces
-
-    def decode_pieces(self, lines: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each list of pieces."""
-        # One by one: given many lines, SentencePiece guesses their type from the first, which may be empty.
-        unused = set(self._padding)
-        return [self._model.decode([piece for piece in pieces if piece not in unused]) for pieces in lines]
