@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from dragoman import __version__
 from dragoman.errors import ExitCode, UserError
+from dragoman.machine import end_process
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A .toml file, or the name of a built-in recipe.")
@@ -264,4 +265,6 @@ def main() -> NoReturn:
         # Whoever read our output has had enough. The null device keeps the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.DONE
+    if "torch" in sys.modules:
+        end_process(code or ExitCode.DONE)
     sys.exit(code)

@@ -130,3 +130,23 @@ def test_a_run_is_trained_by_one_command_at_a_time(toy):
     assert f"being trained already (process {process.pid})" in errors
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_while_the_lane_scores_is_said_and_made_up_for(toy, workers):
+    command = ("train", "toy.toml", "--run", "run", "--workers", str(workers))
+    process = toy.start(*command)
+    toy.wait_for_step("run", 1, process)
+    [lane] = [each for each in family(process) if any("decode.lane" in word for word in each.cmdline())]
+    lane.suspend()  # so that it is not done too soon
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "training is over" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "training is complete, its scores are not; run the same command to score it" in errors
+    result = toy.call(*command)
+    assert "finished at step 30" in result.stdout
+    assert any(entry["set"] == "test" for entry in read_json_lines(toy.run_dir("run").scores))

@@ -104,6 +104,11 @@ def read_outcome(run: RunDir, launch_id: str) -> dict[str, Any] | None:
     return outcome if outcome["launch"] == launch_id else None
 
 
+def is_stop(code: int) -> bool:
+    """Whether an exit code says that somebody asked the run to stop: it may go on."""
+    return code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+
+
 def die_with_parent() -> None:
     """Let the system kill this process when the one that started it dies, however it dies (Linux only)."""
     if sys.platform == "linux":

@@ -130,27 +130,32 @@ class Reporter:
         bleu = [entry["bleu"] for entry in read_json_lines(self._run.scores) if entry["set"] == "dev"]
         return len(bleu) - 1 - int(np.argmax(bleu)) >= evaluate.patience if bleu else False
 
-    def end(self, step: int, *, finished: bool, give_up: Callable[[], bool]) -> None:
-        """Close the story. A finished training waits for the lane's last scores, unless told to ``give_up``."""
+    def end(self, step: int, *, finished: bool, give_up: Callable[[], bool]) -> bool:
+        """Close the story. A finished training waits for the lane's last scores, unless told to ``give_up``.
+
+        Return whether all that was to be scored is scored."""
         self._events.emit(events.FINISH if finished else events.STOP, step=step)
         if self._lane is None:
-            return
+            return True
         if not finished:
             self._lane.stop()
-            return
+            return False
         self.say("training is over; the lane scores what is left, and the test set")
-        lane = self._lane
+        lane, stopped = self._lane, False
 
         def on_wait() -> None:
+            nonlocal stopped
             self._new_scores()
-            if give_up():
+            if give_up() and not stopped:
+                stopped = True
                 lane.stop()
 
         lane.finish(on_wait)
         self._new_scores()
         failure = lane.poll_failure()
-        if failure is not None and not give_up():
+        if failure is not None and not stopped:
             raise RuntimeError(f"training is complete, but the lane could not score it: {failure}")
+        return not stopped
 
     def close(self) -> None:
         self._events.close()

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import torch
 
-from dragoman.cluster.launch import LAUNCH, QUIET, die_with_parent, note_outcome, read_outcome
+from dragoman.cluster.launch import (
+    LAUNCH,
+    QUIET,
+    die_with_parent,
+    is_stop,
+    note_outcome,
+    read_outcome,
+)
 from dragoman.cluster.sync import SYNCS
 from dragoman.cluster.world import World, is_peer_lost, join_world
 from dragoman.config import Recipe
@@ -22,6 +29,7 @@ from dragoman.data.shards import Dataset
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json
+from dragoman.machine import end_process
 from dragoman.model.transformer import Transformer
 from dragoman.observe.console import Console, Silent
 from dragoman.observe.tensorboard import Curves, NoCurves
@@ -57,13 +65,16 @@ def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
                 ending = train(job)
                 job.saver.wait()
                 finished = EXIT_CODES[ending] is ExitCode.DONE
-                job.report.end(job.state.step, finished=finished, give_up=lambda: bool(signals))
+                scored = job.report.end(job.state.step, finished=finished, give_up=lambda: bool(signals))
             finally:
                 job.report.close()
         finally:
             world.leave()
-    if finished:
+    if finished and scored:
         return ExitCode.DONE, f"{ending.value} at step {job.state.step:,}"
+    if finished:
+        code = ExitCode.INTERRUPTED if signal.SIGINT in signals else ExitCode.TERMINATED
+        return code, "training is complete, its scores are not; run the same command to score it"
     message = f"stopped at step {job.state.step:,}, state saved; run the same command to go on"
     return EXIT_CODES[ending], message
 
@@ -163,12 +174,15 @@ def noted_signals() -> Iterator[set[int]]:
             signal.signal(number, handler)
 
 
-def main() -> None:
-    """Be a worker under the launcher's agent: exit with 0 once an ending is decided, so as not to be restarted."""
-    die_with_parent()
-    run = RunDir(Path(sys.argv[1]))
-    if read_outcome(run, os.environ[LAUNCH]) is not None:
-        return
+def be_worker(run: RunDir) -> ExitCode:
+    """Work under the launcher's agent; return 0 once an ending is decided, so as not to be restarted.
+
+    A stop is no such ending: the agent also stops workers to start them again in another world, and if it does
+    so on another host first, this one must look restartable to its own agent.
+    """
+    known = read_outcome(run, os.environ[LAUNCH])
+    if known is not None and not is_stop(known["exit_code"]):
+        return ExitCode.DONE
     try:
         with disk_errors(run.path):
             world = join_world(load_recipe(str(run.recipe)).cluster.timeout_seconds)
@@ -179,13 +193,17 @@ def main() -> None:
         rank = os.environ["RANK"]
         if is_peer_lost(error):
             print(f"worker {rank}: lost contact with another worker", file=sys.stderr, flush=True)
-            sys.exit(ExitCode.BUG)  # the agent restarts us
+            return ExitCode.BUG  # the agent restarts us
         traceback.print_exc()  # doing the same again would fail again
         note_outcome(run, ExitCode.BUG, f"worker {rank} failed: {error}")
     else:
         if os.environ["RANK"] == "0":
             note_outcome(run, code, message)
+        if is_stop(code):
+            return code
+    return ExitCode.DONE
 
 
 if __name__ == "__main__":
-    main()
+    die_with_parent()
+    end_process(be_worker(RunDir(Path(sys.argv[1]))))
