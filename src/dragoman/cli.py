@@ -24,6 +24,13 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Override a setting of the recipe (TOML value); repeatable."
     ),
 ]
+HostsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A:2,B:2", help="Hosts and their workers, or a file with one a line; reached by ssh."
+    ),
+]
+SshPortOption = Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the hosts' sshd.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 BeamOption = Annotated[int | None, typer.Option(min=1, help="Beam width; the model's own if not given.")]
 
@@ -102,15 +109,19 @@ def train(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Worker processes: one per GPU, or one on a machine without.")
     ] = None,
+    hosts: HostsOption = None,
+    ssh_port: SshPortOption = None,
     run: Annotated[
         Path | None, typer.Option(help="The run directory; runs/NAME of the recipe if not given.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Train a recipe, or go on with it if the run exists. Prepares the data first where needed."""
+    from dragoman.cluster.hosts import choose_hosts
     from dragoman.train.command import train_recipe
 
-    code, summary = train_recipe(recipe, set_ or (), workers=workers, run_path=run, quiet=json)
+    chosen = choose_hosts(hosts, ssh_port, workers)
+    code, summary = train_recipe(recipe, set_ or (), workers=workers, hosts=chosen, run_path=run, quiet=json)
     if summary is None:
         pass  # another worker leads, and speaks
     elif json:
@@ -187,6 +198,113 @@ def export(
         print(f"{path}: {size / 1e6:.1f} MB. Translate with:  dragoman translate {path} < input.txt")
 
 
+def doctor(
+    hosts: HostsOption = None,
+    ssh_port: SshPortOption = None,
+    recipe: Annotated[
+        str | None, typer.Option(metavar="RECIPE", help="Also see whether they can train this recipe.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Measure also what takes long on a slow link.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Can these machines train together? Without --hosts: can this one?
+
+    Exits with 0 if they can, and with 2 if there is a problem to fix."""
+    from dragoman.cluster.doctor import as_json, consult, exit_code, print_page
+    from dragoman.cluster.hosts import choose_hosts
+
+    examination, findings = consult(choose_hosts(hosts, ssh_port, None), recipe, full=full)
+    print_json(as_json(examination, findings)) if json else print_page(examination, findings)
+    raise typer.Exit(exit_code(findings))
+
+
+HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="A host of the lab, such as host1.")]
+LabOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Which lab, if several are running: the number it said.")
+]
+
+
+def lab_run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run in the lab.")],
+    hosts: Annotated[int, typer.Option(min=1, max=253, help="How many: host1, host2, …")] = 2,
+    network: Annotated[
+        str, typer.Option(metavar="RATE", help="Of each host's link, both ways: 20mbit, 1gbit, none.")
+    ] = "none",
+    cores_per_host: Annotated[
+        int | None, typer.Option(min=1, help="Cores of each host; all of them if not given.")
+    ] = None,
+    workers_per_host: Annotated[
+        int, typer.Option(min=1, help="Workers of each host, for DRAGOMAN_HOSTS.")
+    ] = 1,
+) -> None:
+    """Make a lab, run COMMAND in it, and end with it. "dragoman lab --hosts 2 -- COMMAND" is the same."""
+    from dragoman.cluster.lab.hosts import parse_rate
+    from dragoman.cluster.lab.run import Settings, run_lab
+
+    rate = parse_rate(network, where=f"--network {network}")
+    raise typer.Exit(run_lab(Settings(command, hosts, rate, cores_per_host, workers_per_host)))
+
+
+def lab_exec(
+    host: HostArgument,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] COMMAND", help="After -- run as it is; else joined for a shell, as ssh does."
+        ),
+    ] = None,
+    lab: LabOption = None,
+) -> None:
+    """Run a command on a host, as ssh would.
+
+    Input, output and exit code are those of the command; 255 means that the host is cut or off."""
+    from dragoman.cluster.lab.client import exec_on_host
+
+    raise typer.Exit(exec_on_host(host, command or [], lab=lab))
+
+
+def lab_cut(host: HostArgument, lab: LabOption = None) -> None:
+    """Cut the link of a host. Its processes go on."""
+    from dragoman.cluster.lab.client import ask
+
+    print(ask("cut", host=host, lab=lab)["message"])
+
+
+def lab_restore(host: HostArgument, lab: LabOption = None) -> None:
+    """Repair a host that was cut or killed."""
+    from dragoman.cluster.lab.client import ask
+
+    print(ask("restore", host=host, lab=lab)["message"])
+
+
+def lab_slow(
+    host: HostArgument,
+    rate: Annotated[str, typer.Argument(metavar="RATE", help="Such as 20mbit; none is no limit.")],
+    lab: LabOption = None,
+) -> None:
+    """Give the link of a host another rate, slower or faster."""
+    from dragoman.cluster.lab.client import ask
+
+    print(ask("slow", host=host, rate=rate, lab=lab)["message"])
+
+
+def lab_kill(host: HostArgument, lab: LabOption = None) -> None:
+    """Power a host off. Its link is down, its processes are killed, nothing starts there until it is restored."""
+    from dragoman.cluster.lab.client import ask
+
+    print(ask("kill", host=host, lab=lab)["message"])
+
+
+def lab_status(lab: LabOption = None, json: JsonOption = False) -> None:
+    """Show the hosts, their links and how many processes they run."""
+    from dragoman.cluster.lab.client import ask, format_status
+
+    status = ask("status", lab=lab)["status"]
+    print_json(status) if json else print(format_status(status))
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "recipes": recipes,
@@ -194,8 +312,26 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "translate": translate,
     "export": export,
+    "doctor": doctor,
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {"prepare": data_prepare, "show": data_show}
+LAB_COMMANDS: dict[str, Callable[..., None]] = {
+    "run": lab_run,
+    "exec": lab_exec,
+    "cut": lab_cut,
+    "restore": lab_restore,
+    "slow": lab_slow,
+    "kill": lab_kill,
+    "status": lab_status,
+}
+
+
+LAB_HELP = """Rehearse a cluster on one Linux machine.
+
+Its hosts are network namespaces with links that can be slowed, cut and restored.
+
+Start a lab with "dragoman lab --hosts 2 --network 100mbit -- COMMAND" (see "dragoman lab run --help"), and do the rest
+from inside COMMAND or from another terminal."""
 
 
 def print_version(wanted: bool) -> None:
@@ -230,6 +366,11 @@ def build_app() -> typer.Typer:
     for name, command in DATA_COMMANDS.items():
         data.command(name)(command)
     app.add_typer(data, name="data")
+    lab = typer.Typer(help=LAB_HELP, **settings)
+    for name, command in LAB_COMMANDS.items():
+        # What follows the first argument belongs to the COMMAND, its options and its -- too.
+        lab.command(name, context_settings={"allow_interspersed_args": name not in ("run", "exec")})(command)
+    app.add_typer(lab, name="lab")
     return app
 
 
@@ -247,14 +388,16 @@ def read_lines(file: Path | None) -> Iterator[str]:
 def main() -> NoReturn:
     """Run a command; turn every error the user can fix into what, where and fix, and an exit code of 2."""
     arguments = sys.argv[1:] or ["--help"]
-    names = arguments[: 2 if arguments[0] == "data" else 1]
+    if arguments[0] == "lab" and arguments[1:2] not in ([], ["--help"]) and arguments[1].startswith("-"):
+        arguments.insert(1, "run")  # dragoman lab --hosts 2 -- COMMAND
+    names = arguments[: 2 if arguments[0] in ("data", "lab") else 1]
     try:
         code = build_app()(arguments, prog_name="dragoman", standalone_mode=False)
     except UserError as error:
         print(error, file=sys.stderr)
         code = ExitCode.USER
     except TyperException as error:
-        known = arguments[0] in (*COMMANDS, "data")
+        known = arguments[0] in (*COMMANDS, "data", "lab")
         fix = f"see dragoman {' '.join(names) + ' ' if known else ''}--help"
         where = " ".join(["dragoman", *arguments])
         print(UserError(error.format_message(), where=where, fix=fix), file=sys.stderr)

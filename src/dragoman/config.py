@@ -211,11 +211,45 @@ class Checkpoint(Section):
 class Cluster(Section):
     """How the workers of a run work together."""
 
-    sync: Literal["every-step"] = setting("every-step", "Exchange of gradients: every step, in full.")
+    sync: Literal["every-step", "compressed", "local", "auto"] = setting(
+        "every-step", "How workers stay one model: gradients in full, gradients compressed, weights now and then, "
+        "or the mildest of these that the network allows (docs/sync.md).", may_change=True
+    )  # fmt: skip
+    wire: Literal["float32", "bf16", "fp16", "int8", "int4", "powersgd"] | None = setting(
+        None, "What numbers travel as. float32 for every-step, int4 for compressed and local if not given.",
+        may_change=True,
+    )  # fmt: skip
+    powersgd_rank: int = setting(
+        4, "Columns of the thin matrices, with wire = powersgd.", ge=1, may_change=True
+    )
+    inner_steps: int = setting(16, "Steps between exchanges of the same weight, with sync = local.", ge=1,
+                               may_change=True)  # fmt: skip
+    outer_learning_rate: float = setting(1.0, "How far the common weights follow, with sync = local.", gt=0,
+                                         may_change=True)  # fmt: skip
+    outer_momentum: float = setting(0.0, "Nesterov momentum of the common weights, with sync = local.", ge=0, lt=1,
+                                    may_change=True)  # fmt: skip
     timeout_seconds: float = setting(600.0, "How long a worker waits for the others before the run restarts.",
                                      gt=0, may_change=True)  # fmt: skip
-    max_restarts: int = setting(3, "How often lost workers are restarted from the last checkpoint.", ge=0,
+    max_restarts: int = setting(10, "How often lost workers are restarted from the last checkpoint.", ge=0,
                                 may_change=True)  # fmt: skip
+    min_hosts: int = setting(1, "With fewer hosts than this the run gives up, with more it goes on without those "
+                             "that are lost.", ge=1, may_change=True)  # fmt: skip
+    interface: str | None = setting(None, "Network interface between the hosts; the one that leads to them if not "
+                                    "given.", may_change=True)  # fmt: skip
+
+    @property
+    def wire_format(self) -> str:
+        """What numbers travel as, also where the recipe leaves it to us."""
+        return self.wire or WIRES[self.sync][0]
+
+
+# What may travel in each mode; the first if the recipe does not say.
+WIRES = {
+    "every-step": ("float32", "bf16"),
+    "compressed": ("int4", "int8", "bf16", "fp16", "powersgd"),
+    "local": ("int4", "int8", "bf16"),
+    "auto": ("float32",),
+}
 
 
 class Log(Section):
@@ -303,6 +337,16 @@ def _contradictions(recipe: Recipe) -> Any:
                 f"run ({train.steps:,} steps)",
                 "lower decay_steps or warmup_steps, or raise train.steps",
             )
+    cluster = recipe.cluster
+    if cluster.wire_format not in WIRES[cluster.sync]:
+        allowed = " or ".join(WIRES[cluster.sync])
+        yield (
+            "cluster.wire",
+            f"sync = {cluster.sync} cannot send {cluster.wire}",
+            "leave wire out: auto chooses it"
+            if cluster.sync == "auto"
+            else f"set wire to {allowed}, or leave it out",
+        )
     if train.average == "checkpoints" and recipe.checkpoint.keep_last < train.average_last:
         yield (
             "checkpoint.keep_last",

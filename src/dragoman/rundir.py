@@ -18,6 +18,7 @@ from dragoman.files import TEMPORARY
 # The files of a checkpoint.
 MANIFEST, STATE = "MANIFEST.json", "state.json"
 MODEL, OPTIMIZER, AVERAGE = "model.safetensors", "optimizer.safetensors", "average.safetensors"
+SYNC = "sync.safetensors"  # what compressed and local synchronisation remember between steps
 
 _STEP_NAME = re.compile(r"step-(\d{8,})")
 

@@ -19,7 +19,7 @@ LEVELS = [
     ["config", "recipe", "data.text"],
     ["data", "model", "cluster", "observe.events"],
     ["train", "decode", "observe"],
-    ["train.loop", "train.run", "train.command", "observe.explain", "serve"],
+    ["train.loop", "train.run", "train.command", "train.agent", "observe.explain", "serve"],
     ["cli", "demo", "__main__"],
 ]
 WITHOUT_TORCH = [
@@ -29,6 +29,9 @@ WITHOUT_TORCH = [
     "observe",
     "decode.translator",
     "decode.score",
+    "cluster.diagnosis",
+    "cluster.lab",
+    "cluster.watchdog",
     "model.weights",
     "train.start",
     "train.schedules",

@@ -1,4 +1,4 @@
-"""Starting workers on this machine under torchrun's elastic agent, and learning how they ended.
+"""Starting workers on this host under torchrun's elastic agent, and learning how they ended.
 
 The agent restarts all workers when one dies. An ending that was decided (finished, stopped on request, an error
 the user can fix) must not be restarted: a worker then notes the outcome in the run directory and exits with 0,
@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.config import Cluster
@@ -23,20 +24,56 @@ from dragoman.rundir import RunDir
 
 LAUNCH = "DRAGOMAN_LAUNCH"  # in the environment of workers: which launch they belong to
 QUIET = "DRAGOMAN_QUIET"  # in the environment of workers: standard output belongs to somebody else
+JOIN_SECONDS = 600  # for min_hosts to come together
 SHUTDOWN_SECONDS = 300  # for the current step and a last checkpoint after Ctrl-C
 PR_SET_PDEATHSIG = 1
 
 
-def start_workers(run: RunDir, workers: int, cfg: Cluster, *, quiet: bool = False) -> tuple[ExitCode, str]:
-    """Train ``run`` with local workers; return the exit code and the last word."""
+@dataclass(frozen=True)
+class Meeting:
+    """Where and how the agents of one launch come together; the default is an agent alone."""
+
+    launch: str = field(default_factory=lambda: uuid.uuid4().hex)
+    endpoint: str = "localhost:0"
+    is_host: bool = True  # of the store at the endpoint; a host may not recognise its own address
+    min_hosts: int = 1
+    max_hosts: int = 1
+    address: str | None = None  # of this host, for the others
+
+    def rendezvous(self) -> dict[str, Any]:
+        """Return torch's settings: a lost host is noticed in 15 seconds, a late one waited for 5."""
+        return {
+            "is_host": self.is_host,
+            "join_timeout": JOIN_SECONDS,
+            "last_call_timeout": 5,
+            "read_timeout": 20,
+            "keep_alive_interval": 3,
+            "keep_alive_max_attempt": 5,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the workers of one host ended. What is not ``decided`` may be tried again."""
+
+    code: ExitCode
+    message: str
+    decided: bool = True
+
+
+def start_workers(
+    run: RunDir, workers: int, cfg: Cluster, meeting: Meeting | None = None, *, quiet: bool = False
+) -> Result:
+    """Train ``run`` with workers on this host, together with those of the other hosts of the meeting."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # we say it ourselves
-    launch_id = uuid.uuid4().hex
+    meeting = meeting or Meeting()
     settings = {
-        LAUNCH: launch_id,
+        LAUNCH: meeting.launch,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // workers))),
         # A store shared by all attempts still holds the addresses of the dead one, and restarted workers may
         # try to connect to them: docs/decisions/0002.
@@ -44,37 +81,41 @@ def start_workers(run: RunDir, workers: int, cfg: Cluster, *, quiet: bool = Fals
         **({QUIET: "1"} if quiet else {}),
     }
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=meeting.min_hosts,
+        max_nodes=meeting.max_hosts,
         nproc_per_node=workers,
-        run_id=launch_id,
+        run_id=meeting.launch,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_endpoint=meeting.endpoint,
+        rdzv_configs=meeting.rendezvous(),
+        local_addr=meeting.address,
         max_restarts=cfg.max_restarts,
         shutdown_timeout=SHUTDOWN_SECONDS,
     )
-    received = None
-    failure = ""
+    result = Result(ExitCode.BUG, "the workers ended without saying why", decided=False)
     try:
         with environment(settings):
             elastic_launch(config, sys.executable)("-m", "dragoman.train.run", str(run.path))
+        if meeting.max_hosts > 1:  # another host leads, and knows how it ended
+            result = Result(ExitCode.DONE, "this host has done its part", decided=False)
     except SignalException as error:
-        received = error.sigval
+        code = ExitCode.INTERRUPTED if error.sigval == signal.SIGINT else ExitCode.TERMINATED
+        result = Result(code, "stopped before the first step was finished")
     except ChildFailedError as error:
         first = error.get_first_failure()[1]
-        failure = (
+        message = (
             f"worker {first.local_rank} (process {first.pid}) ended with exit code {first.exitcode}, "
             f"and the {cfg.max_restarts} allowed restarts are used up; run the same command to go on"
         )
-    outcome = read_outcome(run, launch_id)
-    if outcome is not None:
-        if outcome["error"]:
-            raise UserError(**outcome["error"])
-        return ExitCode(outcome["exit_code"]), str(outcome["message"])
-    if received is not None:
-        code = ExitCode.INTERRUPTED if received == signal.SIGINT else ExitCode.TERMINATED
-        return code, "stopped before the first step was finished"
-    return ExitCode.BUG, failure or "the workers ended without saying why"
+        result = Result(ExitCode.BUG, message)
+    except RendezvousError as error:
+        result = Result(ExitCode.BUG, f"lost contact with the other hosts ({error})", decided=False)
+    outcome = read_outcome(run, meeting.launch)
+    if outcome is None:
+        return result
+    if outcome["error"]:
+        raise UserError(**outcome["error"])
+    return Result(ExitCode(outcome["exit_code"]), str(outcome["message"]))
 
 
 @contextmanager

@@ -6,8 +6,11 @@ Every event has ``event`` (its name), ``time`` (Unix seconds) and ``rank``; the 
     step        step, loss, nll, tokens, lr, seconds, gradient_norm
     skip        step, why                          rollback    step, to_step, why, rate_scale
     evaluation  step, dev_loss, train_loss, seconds
+    sync        step, mode, why, measured, estimates: what `cluster.sync = auto` chose
     checkpoint  step, seconds                      sample      step, source, target, prediction
     score       a line of scores.jsonl             stop, finish    step
+    stall       who holds up the world, and doing what            recovery    seconds
+    lost        why this worker gave up
 
 A run that goes back, or goes on from a checkpoint, emits the steps after it again: the last event of a step
 counts. JSON knows no NaN and no Infinity: they are written as the strings "nan", "inf" and "-inf", which
@@ -15,6 +18,7 @@ counts. JSON knows no NaN and no Infinity: they are written as the strings "nan"
 """
 
 import math
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -29,9 +33,13 @@ ROLLBACK = "rollback"
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
 SAMPLE = "sample"
+SYNC = "sync"
 SCORE = "score"
 STOP = "stop"
 FINISH = "finish"
+STALL = "stall"
+RECOVERY = "recovery"
+LOST = "lost"
 
 
 class EventLog:
@@ -39,11 +47,13 @@ class EventLog:
 
     def __init__(self, path: Path, rank: int) -> None:
         self._file, self._rank = open_json_lines(path), rank
+        self._lock = threading.Lock()  # the watchdog speaks from a thread of its own
 
     def emit(self, event: str, **values: Any) -> None:
         """Write one event. Costs about 15 microseconds."""
         fields = {"event": event, **values, "time": time.time(), "rank": self._rank}
-        append_json_line(self._file, {name: _plain(value) for name, value in fields.items()})
+        with self._lock:
+            append_json_line(self._file, {name: _plain(value) for name, value in fields.items()})
 
     def close(self) -> None:
         self._file.close()

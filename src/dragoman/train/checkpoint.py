@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -55,6 +56,7 @@ class State:
     best_dev_loss: float | None = None
     evaluations_since_best: int = 0
     stopped_early: bool = False
+    sync: dict[str, Any] | None = None  # what `cluster.sync = auto` has chosen, and why
 
 
 def snapshot(tensors: Mapping[str, Mapping[str, Tensor]]) -> Tensors:

@@ -1,16 +1,21 @@
-"""What ``dragoman train`` does: load, prepare, open the run, start workers here or join those somebody started."""
+"""What ``dragoman train`` does: load, prepare, open the run, start workers here, on many hosts, or join others."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.cluster.fleet import Errand, Fleet
+from dragoman.cluster.hosts import Host
+from dragoman.cluster.join import joined_by_environment
 from dragoman.cluster.launch import note_outcome, start_workers
 from dragoman.config import Recipe
 from dragoman.data.prepare import prepare
+from dragoman.data.shards import Dataset
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json_lines
-from dragoman.recipe import load_recipe
+from dragoman.model.weights import checkpoint_bytes, count_parameters
+from dragoman.recipe import dump_recipe, load_recipe
 from dragoman.rundir import RunDir, best_first
 from dragoman.train.start import only_trainer, open_run
 
@@ -19,45 +24,82 @@ if TYPE_CHECKING:
 
 
 def train_recipe(
-    source: str, overrides: Sequence[str] = (), *, workers: int | None = None, run_path: Path | None = None,
-    quiet: bool = False,
+    source: str, overrides: Sequence[str] = (), *, workers: int | None = None, hosts: Sequence[Host] = (),
+    run_path: Path | None = None, quiet: bool = False,
 ) -> tuple[ExitCode, dict[str, Any] | None]:  # fmt: skip
     """Train a recipe to its end; return the exit code and, from the worker that leads, a summary of the run."""
-    from dragoman.cluster.world import join_world, joined_by_environment
-
     recipe = load_recipe(source, overrides)
     path = run_path or Path("runs") / Path(source).stem
     if joined_by_environment():
         return train_joined(recipe, path, quiet=quiet)
     dataset = prepare(recipe, progress=not quiet)
+    if hosts:
+        with only_trainer(path):
+            open_run(recipe, path, dataset)
+            return Fleet(hosts, errand(recipe, path, dataset, quiet=quiet), recipe.cluster).run()
     workers = choose_workers(workers)
     with only_trainer(path):
         run = open_run(recipe, path, dataset)
         if workers > 1:
-            code, message = start_workers(run, workers, recipe.cluster, quiet=quiet)
-            return code, summarise(run, message)
+            result = start_workers(run, workers, recipe.cluster, quiet=quiet)
+            return result.code, summarise(run, result.message)
+        from dragoman.cluster.world import join_world
+
         return train_here(run, join_world(recipe.cluster.timeout_seconds), quiet=quiet)
 
 
+def errand(recipe: Recipe, path: Path, dataset: Dataset, *, quiet: bool) -> Errand:
+    """Describe a run for hosts that may not share this one's disk."""
+    parameters = count_parameters(recipe.model, dataset.vocab_size)
+    return Errand(
+        recipe=dump_recipe(recipe),
+        run=str(path),
+        dataset=str(dataset.path),
+        fingerprint=dataset.fingerprint,
+        disk_bytes=checkpoint_bytes(recipe, parameters),
+        quiet=quiet,
+    )
+
+
 def train_joined(recipe: Recipe, path: Path, *, quiet: bool) -> tuple[ExitCode, dict[str, Any] | None]:
-    """Be one of the workers that somebody else started: the leader opens the run, then all train it."""
+    """Be one of the workers that somebody else started: the leader opens the run, then all train it.
+
+    Hosts that do not see the leader's disk make the same dataset and open the run on their own.
+    """
     from dragoman.cluster.world import join_world
 
-    world = join_world(recipe.cluster.timeout_seconds)
+    world = join_world(recipe.cluster.timeout_seconds, recipe.cluster.interface)
+    run, problem, fingerprint = RunDir(path), None, None
     with ExitStack() as held:
-        problem = None
-        if world.leads:
-            try:
-                dataset = prepare(recipe, progress=not quiet)
-                held.enter_context(only_trainer(path))
-                open_run(recipe, path, dataset)
-            except UserError as error:
-                problem = error
-        problem = world.share(problem)
-        if problem is not None:
-            world.leave()
-            raise problem
-        return train_here(RunDir(path), world, quiet=quiet)
+        for turn, mine in (("leader", world.leads), ("hosts", world.local_rank == 0 and not world.leads)):
+            if mine:
+                try:
+                    dataset = prepare(recipe, progress=world.leads and not quiet)
+                    fingerprint = dataset.fingerprint
+                    if world.leads:
+                        held.enter_context(only_trainer(path))
+                    if world.leads or not run.recipe.is_file():
+                        open_run(recipe, path, dataset)
+                except UserError as error:
+                    problem = error
+            world.meet(turn)
+            problem = next((each for each in world.gather(problem) if each is not None), None)
+            if problem is not None:
+                world.leave()
+                raise problem
+        check_same_dataset(world.gather((world.host, fingerprint)))
+        return train_here(run, world, quiet=quiet)
+
+
+def check_same_dataset(told: Sequence[tuple[str, str | None]]) -> None:
+    """Name the first host whose text gave another dataset than the leader's."""
+    for host, fingerprint in told:
+        if fingerprint not in (None, told[0][1]):
+            raise UserError(
+                f"host {host} has other text: its dataset is {fingerprint}, the leader's is {told[0][1]}",
+                where=f"the corpora of the recipe on host {host}",
+                fix="copy the corpora of the first host, or put them on a shared disk",
+            )
 
 
 def train_here(run: RunDir, world: "World", *, quiet: bool) -> tuple[ExitCode, dict[str, Any] | None]:

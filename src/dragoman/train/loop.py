@@ -22,7 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.cluster.sync import EveryStep
+from dragoman.cluster.auto import Fixed
+from dragoman.cluster.sync import Sync
+from dragoman.cluster.watchdog import Watchdog
 from dragoman.cluster.world import PeerLost, World
 from dragoman.config import Recipe
 from dragoman.data.batches import Ahead, Plan, Step, collate
@@ -31,7 +33,7 @@ from dragoman.errors import UserError
 from dragoman.model.loss import token_loss
 from dragoman.model.transformer import Batch, Transformer
 from dragoman.model.weights import require_same_names
-from dragoman.rundir import AVERAGE, MODEL, OPTIMIZER, RunDir
+from dragoman.rundir import AVERAGE, MODEL, OPTIMIZER, SYNC, RunDir
 from dragoman.train.average import MovingAverage
 from dragoman.train.checkpoint import Saver, State, discard_checkpoint, newest_valid, read_checkpoint
 from dragoman.train.evaluate import Probe, greedy, mean_loss, to_device
@@ -57,7 +59,8 @@ class Job:
     run: RunDir
     world: World
     model: Transformer
-    replica: EveryStep
+    sync: Sync
+    choice: Fixed  # of how to synchronise
     optimizer: Optimizer
     average: MovingAverage | None
     precision: str
@@ -68,7 +71,9 @@ class Job:
     train_probe: Probe
     state: State
     saver: Saver
+    keeps_checkpoints: bool  # the leader does, and one worker of each host that has a disk of its own
     report: Reporter
+    watch: Watchdog
     signals: set[int]  # received and not yet acted upon
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -76,6 +81,8 @@ class Job:
         files = {MODEL: dict(self.model.named_parameters()), OPTIMIZER: self.optimizer.state()}
         if self.average is not None:
             files[AVERAGE] = self.average.state()
+        if kept := self.sync.state():
+            files[SYNC] = kept
         return files  # type: ignore[return-value]
 
 
@@ -84,6 +91,7 @@ class Totals(NamedTuple):
 
     loss: float
     nll: float
+    norm: float
     interrupted: float
     terminated: float
     save: float
@@ -98,9 +106,11 @@ def train(job: Job) -> Ending:
     feed = open_feed(job)
     while state.step < recipe.train.steps and not state.stopped_early:
         started = time.perf_counter()
+        job.watch.at("data", state.step + 1)
         step, batches = next(feed)
-        totals = add_up(job, accumulate(job, step, batches))
-        norm = finish_gradients(job)
+        sums = accumulate(job, step, batches)
+        totals = add_up(job, sums, finish_gradients(job))
+        norm = totals.norm / job.world.size  # hosts that train by themselves have gradients of their own
         verdict, why = assess(job, totals.loss / step.tokens, norm)
         if verdict in (Verdict.ROLL_BACK, Verdict.GIVE_UP):
             feed = go_back(job, feed, verdict, why)
@@ -109,17 +119,22 @@ def train(job: Job) -> Ending:
         if verdict is Verdict.GOOD:
             update(job, step.number, rate)
         state.step, state.tokens = step.number, state.tokens + step.tokens
-        job.report.step(step, totals.loss, totals.nll, rate, norm, time.perf_counter() - started, why)
+        seconds, cost = time.perf_counter() - started, job.sync.cost()
+        job.report.step(step, totals.loss, totals.nll, rate, norm, seconds, why, cost)
+        job.watch.step_done(seconds)
+        job.choice.after_step(state.step, seconds, cost)
 
         stopping = totals.interrupted or totals.terminated
         state.stopped_early = state.stopped_early or bool(totals.stop_early)
         last = state.step == recipe.train.steps or state.stopped_early or stopping
         if recipe.log.samples_every and state.step % recipe.log.samples_every == 0:
             show_sample(job)
-        if state.step % recipe.evaluate.every_steps == 0 or (last and not stopping):
-            evaluate(job)
-            save(job)
-        elif last or totals.save or state.step % recipe.checkpoint.every_steps == 0:
+        evaluating = state.step % recipe.evaluate.every_steps == 0 or (last and not stopping)
+        if evaluating or last or totals.save or state.step % recipe.checkpoint.every_steps == 0:
+            job.watch.at("exchange")
+            job.sync.settle()
+            if evaluating:
+                evaluate(job)
             save(job)
         if stopping:
             feed.close()
@@ -143,17 +158,19 @@ def open_feed(job: Job) -> Ahead[tuple[Step, list[tuple[int, Batch]]]]:
 def accumulate(job: Job, step: Step, batches: list[tuple[int, Batch]]) -> Tensor:
     """Add up the gradients of this worker's micro-batches, then the world's; return (loss, nll) sums of mine."""
     sums = torch.zeros(2, dtype=torch.float64, device=job.world.device)
+    # Losses are divided by the tokens of the whole step: the sum over the world is then the step's mean gradient.
+    scale = job.sync.loss_weight(step.tokens, job.state.loss_scale)
     # A worker without a share still takes part in the exchange, with a gradient of zero.
     work = [(index, batch, 1.0) for index, batch in batches] or [(0, collate(job.train, np.array([0])), 0.0)]
     for place, (index, batch, weight) in enumerate(work):
+        job.watch.at("compute", step.number, index)
         batch = to_device(batch, job.world.device)
         torch.manual_seed(dropout_seed(job.recipe.train.seed, step.number, index))
-        with job.replica.micro_batch(last=place == len(work) - 1):
+        with job.sync.micro_batch(last=place == len(work) - 1):
             with autocast(job.precision, job.world.device):
-                logits_NV = job.replica.module(batch)
+                logits_NV = job.sync.module(batch)
             loss = token_loss(logits_NV, batch.tgt_out_N, job.recipe.train.label_smoothing)
-            # Divided by the tokens of the whole step: the sum over the world is then the step's mean gradient.
-            (loss.smoothed * (weight * job.state.loss_scale / step.tokens)).backward()  # type: ignore[no-untyped-call]
+            (loss.smoothed * (weight * scale)).backward()  # type: ignore[no-untyped-call]
         sums += weight * torch.stack([loss.smoothed.detach(), loss.nll.detach()])
     return sums
 
@@ -165,8 +182,8 @@ def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
     )
 
 
-def add_up(job: Job, sums: Tensor) -> Totals:
-    """Share losses and wishes with the world. Reading the sums waits for the device: once per step."""
+def add_up(job: Job, sums: Tensor, norm: Tensor) -> Totals:
+    """Share losses and wishes with the world. Reading the numbers waits for the device: once per step."""
     wishes = [
         signal.SIGINT in job.signals,
         signal.SIGTERM in job.signals,
@@ -174,14 +191,16 @@ def add_up(job: Job, sums: Tensor) -> Totals:
         job.report.wants_early_stop(),
         job.saver.failed,
     ]
-    totals = Totals(*job.world.sum(torch.tensor([*sums.tolist(), *wishes], dtype=torch.float64)).tolist())
+    mine = torch.tensor([*sums.tolist(), norm.item(), *wishes], dtype=torch.float64)
+    job.watch.at("agree")
+    totals = Totals(*job.world.sum(mine).tolist())
     if totals.failed:
         job.saver.check()
-        raise PeerLost("the leading worker could not save a checkpoint")
+        raise PeerLost("another worker could not save a checkpoint")
     return totals
 
 
-def finish_gradients(job: Job) -> float:
+def finish_gradients(job: Job) -> Tensor:
     """Undo the loss scale, clip, and return the gradient's norm before clipping."""
     gradients = [weight.grad for weight in job.model.parameters() if weight.grad is not None]
     if job.state.loss_scale != 1.0:
@@ -189,7 +208,7 @@ def finish_gradients(job: Job) -> float:
     norm = torch.nn.utils.get_total_norm(gradients)
     if job.recipe.train.clip_norm:
         torch.nn.utils.clip_grads_with_norm_(job.model.parameters(), job.recipe.train.clip_norm, norm)
-    return norm.item()
+    return norm
 
 
 def assess(job: Job, loss: float, norm: float) -> tuple[Verdict, str]:
@@ -198,20 +217,28 @@ def assess(job: Job, loss: float, norm: float) -> tuple[Verdict, str]:
         overflow = math.isfinite(loss) and not math.isfinite(norm)
         update_loss_scale(job.state, overflow=overflow)
         if overflow:
-            job.optimizer.zero_grad()
+            discard_gradients(job)
             return Verdict.SKIP, f"fp16 overflow, loss scale lowered to {job.state.loss_scale:g}"
     verdict, why = judge(job.state, job.recipe.guard, loss=loss, gradient_norm=norm)
     if verdict is not Verdict.GOOD:
-        job.optimizer.zero_grad()
+        discard_gradients(job)
     return verdict, why
 
 
 def update(job: Job, step: int, rate: float) -> None:
     """Change the weights, and let their average follow."""
+    job.watch.at("optimizer")
     job.optimizer.step(rate)
     job.optimizer.zero_grad()
     if job.average is not None:
         job.average.update(step)
+    job.sync.after_update()
+
+
+def discard_gradients(job: Job) -> None:
+    """Forget a bad step's gradients, also what was kept of them for the next."""
+    job.optimizer.zero_grad()
+    job.sync.after_skip()
 
 
 def rehearse(job: Job) -> None:
@@ -220,13 +247,15 @@ def rehearse(job: Job) -> None:
     DistributedDataParallel lays out its buckets anew after its first backward, and the layout decides the order
     of summation. A resumed run must sum in the same order as one that was never stopped.
     """
-    accumulate(job, Step(0, 0, [], 1), [])
+    with job.sync.rehearsal():
+        accumulate(job, Step(0, 0, [], 1), [])
     job.optimizer.zero_grad()
 
 
 def evaluate(job: Job) -> None:
     """Measure dev loss and clean training-sample loss, and note whether dev still improves."""
     started = time.perf_counter()
+    job.watch.at("evaluate")
     recipe, state = job.recipe, job.state
     with job.average.applied() if job.average is not None else nullcontext():
         dev, clean = (
@@ -243,10 +272,12 @@ def evaluate(job: Job) -> None:
         ):
             state.stopped_early = True
     job.report.evaluation(state.step, dev, clean, time.perf_counter() - started)
+    job.choice.after_evaluation(state.step, dev)
 
 
 def show_sample(job: Job) -> None:
     """Let the model translate a dev sentence, another one each time."""
+    job.watch.at("sample")
     if job.world.leads:
         index = np.array([job.state.step // job.recipe.log.samples_every % len(job.dev)])
         [src_ids], [tgt_ids] = job.dev.gather(index, 0), job.dev.gather(index, 1)
@@ -257,18 +288,28 @@ def show_sample(job: Job) -> None:
 def save(job: Job) -> None:
     """Write a checkpoint of this moment in the background."""
     started = time.perf_counter()
+    job.watch.at("checkpoint")
     job.state.went_back_to = None
-    if job.world.leads:
+    job.state.sync = job.choice.state()
+    if job.keeps_checkpoints:
         job.saver.save(job.state, job.tensors())
     job.report.checkpoint(job.state.step, time.perf_counter() - started)
 
 
 def load(job: Job) -> bool:
     """Take up the newest valid checkpoint, the same one on every worker; return whether there is one."""
-    path = job.world.share(newest_valid(job.run, job.report.warn) if job.world.leads else None)
-    if path is None:
+    job.watch.at("restore")
+    found = newest_valid(job.run, job.report.warn) if job.world.local_rank == 0 else None
+    told = job.world.gather((job.world.host, "" if found is None else found.name))
+    newest = max(name for _, name in told)
+    if not newest:
         return False
-    state, files = read_checkpoint(path)
+    path = job.run.checkpoints / newest
+    if {host for host, _ in told} == {host for host, name in told if name == newest}:
+        state, files = read_checkpoint(path)
+    else:  # a host that was away, or a new one, has not got it
+        source = told.index((next(host for host, name in told if name == newest), newest))
+        state, files = job.world.share(read_checkpoint(path) if job.world.rank == source else None, source)
     for field in fields(State):
         setattr(job.state, field.name, getattr(state, field.name))
     weights = dict(job.model.named_parameters())
@@ -279,6 +320,8 @@ def load(job: Job) -> bool:
     job.optimizer.load_state(files[OPTIMIZER])
     if job.average is not None:
         job.average.load_state(files[AVERAGE])
+    job.choice.load_state(job.state.sync)
+    job.sync.load_state(files.get(SYNC, {}))
     return True
 
 
@@ -293,7 +336,7 @@ def go_back(
     guard, bad_step = job.recipe.guard, job.state.step + 1
     rollbacks, rate_scale = job.state.rollbacks + 1, job.state.rate_scale * guard.rollback_rate
     job.saver.wait()
-    if job.world.leads and job.state.went_back_to is not None:
+    if job.keeps_checkpoints and job.state.went_back_to is not None:
         discard_checkpoint(job.run, job.state.went_back_to)
     if verdict is Verdict.GIVE_UP or not load(job):
         tried = (

@@ -1,10 +1,15 @@
 """What a worker tells while it trains: events always; console, curves and the lane's scores if it leads."""
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from dragoman.cluster.auto import Decision
+from dragoman.cluster.diagnosis import Diagnosis
+from dragoman.cluster.sync import Cost
 from dragoman.cluster.world import World
 from dragoman.config import Recipe
 from dragoman.data.batches import Step
@@ -55,7 +60,15 @@ class Reporter:
                 self._draw_score(entry)
 
     def step(
-        self, step: Step, loss: float, nll: float, rate: float, norm: float, seconds: float, bad_because: str
+        self,
+        step: Step,
+        loss: float,
+        nll: float,
+        rate: float,
+        norm: float,
+        seconds: float,
+        bad_because: str,
+        cost: Cost,
     ) -> None:
         """Report one step; ``loss`` and ``nll`` are sums over its tokens."""
         mean = {"loss": loss / step.tokens, "nll": nll / step.tokens}
@@ -70,6 +83,8 @@ class Reporter:
             epoch=step.epoch,
             micro_batches=len(step.micro_batches),
             world=self._world.size,
+            bytes_sent=cost.bytes_sent,
+            exposed_seconds=cost.exposed_seconds,
         )
         if bad_because:
             self._events.emit(events.SKIP, step=step.number, why=bad_because)
@@ -101,6 +116,12 @@ class Reporter:
         self._curves.add("eval_loss", dev_loss, step)
         self._curves.add("train_sample_loss", train_loss, step)
 
+    def sync(self, decision: Decision) -> None:
+        """Tell how workers stay one model from now on, and why."""
+        self._events.emit(events.SYNC, **asdict(decision))
+        for line in decision.lines():
+            self.say(line)
+
     def checkpoint(self, step: int, seconds: float) -> None:
         """``seconds`` is how long the step was held up, not how long the writing takes."""
         self._events.emit(events.CHECKPOINT, step=step, seconds=seconds)
@@ -121,6 +142,28 @@ class Reporter:
             f"step {bad_step:,}: {why}. Going back to step {state.step:,} "
             f"with the learning rate times {state.rate_scale:g}"
         )
+
+    def stall(self, diagnosis: Diagnosis) -> None:
+        """Name those who hold up the world; all hear of it, one says it."""
+        self._events.emit(events.STALL, **diagnosis.to_json())
+        if diagnosis.speaks:
+            self._speak("\n".join(diagnosis.lines()))
+
+    def recovery(self, seconds: float) -> None:
+        self._events.emit(events.RECOVERY, seconds=seconds)
+        self.say(f"it goes on, after {seconds:.0f} s")
+
+    def lost(self, why: str) -> None:
+        """Say that this worker gives up, for whoever started it to start it again."""
+        self._events.emit(events.LOST, why=why)
+        self._speak(f"rank {self._world.rank} on {self._world.host} gives up: {why}")
+
+    def _speak(self, text: str) -> None:
+        """Warn, also where this worker does not lead and has no console."""
+        if self._world.leads:
+            self.warn(text)
+        else:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def wants_early_stop(self) -> bool:
         """Whether dev BLEU has not improved for the recipe's patience; only the leader knows the scores."""

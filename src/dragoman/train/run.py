@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 import traceback
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from dragoman.cluster.auto import Auto, Fixed
+from dragoman.cluster.diagnosis import Limits
 from dragoman.cluster.launch import (
     LAUNCH,
     QUIET,
@@ -21,9 +24,10 @@ from dragoman.cluster.launch import (
     note_outcome,
     read_outcome,
 )
-from dragoman.cluster.sync import SYNCS
+from dragoman.cluster.sync import Sync
+from dragoman.cluster.watchdog import Peer, Watchdog
 from dragoman.cluster.world import World, is_peer_lost, join_world
-from dragoman.config import Recipe
+from dragoman.config import Cluster, Recipe
 from dragoman.data.batches import Plan
 from dragoman.data.shards import Dataset
 from dragoman.data.tokenizer import Tokenizer
@@ -62,7 +66,10 @@ def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
         try:
             job = assemble(run, recipe, world, signals, quiet=quiet)
             try:
-                ending = train(job)
+                try:
+                    ending = train(job)
+                finally:
+                    job.watch.stop()
                 job.saver.wait()
                 finished = EXIT_CODES[ending] is ExitCode.DONE
                 scored = job.report.end(job.state.step, finished=finished, give_up=lambda: bool(signals))
@@ -103,14 +110,26 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
     model = Transformer(recipe.model, dataset.vocab_size).to(world.device)
     tokens_per_micro_batch = recipe.train.tokens_per_micro_batch
     precision = choose_precision(recipe.train.precision, world.device)
+    optimizer = build_optimizer(model, recipe.optimizer, recipe.model.d_model)
+    average = MovingAverage(model, recipe.train.ema_decay) if recipe.train.average == "ema" else None
+    watch = start_watch(world, recipe.cluster, report)
+    shared = shares_disk(run, world)
+    sync = Sync(
+        world,
+        model,
+        recipe.cluster,
+        moments=lambda: optimizer.state().values(),
+        averages=lambda: average.state().values() if average is not None else (),
+    )
     job = Job(
         recipe=recipe,
         run=run,
         world=world,
         model=model,
-        replica=SYNCS[recipe.cluster.sync](world, model),
-        optimizer=build_optimizer(model, recipe.optimizer, recipe.model.d_model),
-        average=MovingAverage(model, recipe.train.ema_decay) if recipe.train.average == "ema" else None,
+        sync=sync,
+        choice=Auto(sync, report.sync) if recipe.cluster.sync == "auto" and world.size > 1 else Fixed(),
+        optimizer=optimizer,
+        average=average,
         precision=precision,
         plan=Plan(
             train_split.lengths,
@@ -126,13 +145,52 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
         ),
         state=State(loss_scale=FIRST_LOSS_SCALE if precision == "fp16" else 1.0),
         saver=Saver(run, recipe.checkpoint),
+        keeps_checkpoints=world.leads or (world.local_rank == 0 and not shared),
         report=report,
+        watch=watch,
         signals=signals,
     )
+    job.sync.on_wait = lambda: watch.at("exchange")
     resumed = load(job)
     report.begin(job.state, resumed=resumed)
     introduce(job, dataset, resumed=resumed)
     return job
+
+
+def shares_disk(run: RunDir, world: World) -> bool:
+    """Whether this worker sees what the leader writes into the run directory."""
+    mark = run.path / f".disk-{world.share(uuid.uuid4().hex)}"
+    if world.leads:
+        mark.touch()
+    world.share(None)  # it is there now
+    sees = mark.exists()
+    world.gather(sees)
+    if world.leads:
+        mark.unlink()
+    return sees
+
+
+def start_watch(world: World, cfg: Cluster, report: Reporter) -> Watchdog:
+    """Begin to watch this worker and the others; one that is held up for too long ends, to be started again."""
+
+    def give_up(why: str) -> None:
+        report.lost(why)
+        end_process(ExitCode.BUG)
+
+    watch = Watchdog(
+        world.rank,
+        world.host,
+        Limits(cfg.timeout_seconds),
+        token=world.share(uuid.uuid4().hex),
+        bind=world.route.address if world.size > 1 else None,
+        on_stall=report.stall,
+        on_recovery=report.recovery,
+        on_lost=give_up,
+        warn=report.warn,
+    )
+    told = world.gather((world.host, watch.address()))
+    watch.start([Peer(rank, host, address) for rank, (host, address) in enumerate(told)])
+    return watch
 
 
 def introduce(job: Job, dataset: Dataset, *, resumed: bool) -> None:
@@ -149,11 +207,16 @@ def introduce(job: Job, dataset: Dataset, *, resumed: bool) -> None:
         f"plan: {recipe.train.steps:,} steps of about {recipe.train.tokens_per_step:,} tokens, "
         f"{job.plan.steps_per_epoch:,} an epoch; {per_step} micro-batches a step, shared by workers: {job.world.size}"
     )
+    say(f"synchronisation: {job.sync.description()}")
     if per_step % job.world.size:
         job.report.warn(
             f"{per_step} micro-batches do not share out evenly over {job.world.size} workers: some wait in every "
             "step. Set train.micro_batch_tokens so that a step has a multiple of the workers"
         )
+    hosts = dict(job.world.gather((job.world.host, job.world.route)))
+    if len(hosts) > 1:
+        ways = ", ".join(f"{host} {route.interface} ({route.address})" for host, route in hosts.items())
+        say(f"network: {ways}")
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     if restarts:
         job.report.warn(f"a worker was lost; restarted ({restarts} of {recipe.cluster.max_restarts})")
@@ -185,7 +248,8 @@ def be_worker(run: RunDir) -> ExitCode:
         return ExitCode.DONE
     try:
         with disk_errors(run.path):
-            world = join_world(load_recipe(str(run.recipe)).cluster.timeout_seconds)
+            cluster = load_recipe(str(run.recipe)).cluster
+            world = join_world(cluster.timeout_seconds, cluster.interface)
             code, message = work(run, world, quiet=QUIET in os.environ)
     except UserError as error:
         note_outcome(run, ExitCode.USER, error.what, error)

@@ -71,7 +71,7 @@ def only_trainer(path: Path) -> Iterator[None]:
 
 def _is_ours(entry: Path, run: RunDir) -> bool:
     """Whether a launch that was killed before its run existed may have left this."""
-    return entry == run.facts or entry.name.startswith((".lock", TEMPORARY))
+    return entry == run.facts or entry.name.startswith((".lock", ".agent-", TEMPORARY))
 
 
 def _check_same_experiment(run: RunDir, recipe: Recipe, dataset: Dataset) -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dragoman.cluster.world import PeerLost, World, is_peer_lost, join_world, joined_by_environment
+from dragoman.cluster.join import joined_by_environment
+from dragoman.cluster.world import PeerLost, World, is_peer_lost, join_world
 
 
 def test_one_process_is_a_world_of_one(monkeypatch):
@@ -26,6 +27,8 @@ def test_a_world_of_one_adds_up_and_shares_with_itself():
 def test_the_environment_gives_the_place(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert joined_by_environment()
 
 

@@ -68,7 +68,7 @@ def test_what_json_cannot_say_becomes_text(tmp_path):
 
 def test_names_differ():
     names = [value for name, value in vars(events).items() if name.isupper()]
-    assert len(names) == len(set(names)) == 11
+    assert len(names) == len(set(names)) > 10
 
 
 def test_a_killed_writer_loses_nothing_it_has_said(tmp_path):

@@ -1,0 +1,137 @@
+"""A lab for tests: hosts made of namespaces, with links that can be slowed, cut and restored.
+
+The fixture ``lab`` is one of two hosts with fast links; ``make_lab`` makes others.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragoman.cluster.lab.client import HOSTS, LAB, ask, exec_line
+
+SECONDS = 30  # no command in these tests needs half of it
+
+
+class Lab:
+    """A running lab whose COMMAND waits for our word to end. To be used in a ``with``."""
+
+    def __init__(
+        self,
+        hosts: int = 2,
+        network: str | None = None,
+        cores_per_host: int | None = None,
+        workers_per_host: int = 1,
+    ) -> None:
+        options = {"network": network, "cores-per-host": cores_per_host, "workers-per-host": workers_per_host}
+        given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        # COMMAND says what it finds in its environment, and then lives as long as its input.
+        command = ["sh", "-c", f'echo "${LAB}"; echo "${HOSTS}"; exec cat']
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", "lab", f"--hosts={hosts}", *given, "--", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.directory = self.process.stdout.readline().strip()
+        if not self.directory:
+            message = self.process.communicate()[1]
+            reason = f"no lab can be made here:\n{message}"
+            pytest.skip(reason) if self.process.returncode == 2 else pytest.fail(reason)
+        self.name = os.path.basename(self.directory)
+        self.environment = {**os.environ, LAB: self.directory, HOSTS: self.process.stdout.readline().strip()}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def popen(self, host: str, command: list[str], **options: Any) -> "subprocess.Popen[str]":
+        """Start a command on a host."""
+        settings = {"text": True, "env": self.environment, **options}
+        self.started.append(subprocess.Popen(exec_line(host, command), **settings))
+        return self.started[-1]
+
+    def run(self, host: str, command: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a command on a host to its end."""
+        settings = {
+            "text": True,
+            "env": self.environment,
+            "capture_output": True,
+            "timeout": SECONDS,
+            **options,
+        }
+        return subprocess.run(exec_line(host, command), **settings)
+
+    def output(self, host: str, command: list[str], **options: Any) -> str:
+        """Return what a command says on a host, which must end well."""
+        result = self.run(host, command, **options)
+        assert result.returncode == 0, f"{command} on {host}: {result}"
+        return result.stdout.strip()
+
+    def inside(self, command: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a command where COMMAND runs: next to the hosts, and on none of them."""
+        return self.run("lab", command, **options)
+
+    def cut(self, host: str) -> None:
+        ask("cut", host=host, lab=self.directory)
+
+    def restore(self, host: str) -> None:
+        ask("restore", host=host, lab=self.directory)
+
+    def slow(self, host: str, rate: str) -> None:
+        ask("slow", host=host, rate=rate, lab=self.directory)
+
+    def kill(self, host: str) -> str:
+        return ask("kill", host=host, lab=self.directory)["message"]
+
+    def status(self) -> dict[str, Any]:
+        """Return the hosts by their names."""
+        return {host["name"]: host for host in ask("status", lab=self.directory)["status"]["hosts"]}
+
+    def __enter__(self) -> "Lab":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the lab, and with it all that runs in it."""
+        self.process.stdin.close()
+        try:
+            self.process.wait(SECONDS)
+        finally:
+            self.process.send_signal(signal.SIGKILL)
+            for each in (self.process, *self.started):
+                each.wait(SECONDS)
+                for stream in (each.stdin, each.stdout, each.stderr):
+                    if stream is not None:
+                        stream.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def lab():
+    """Two hosts."""
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def make_lab():
+    """A function that makes labs, which end with the test."""
+    made = []
+
+    def make(**settings: Any) -> Lab:
+        made.append(Lab(**settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.__exit__()

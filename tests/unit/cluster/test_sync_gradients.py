@@ -1,0 +1,196 @@
+"""Ways to exchange gradients, between two threads that stand for workers."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dragoman.cluster.across import Hosts
+from dragoman.cluster.gradients import Exact, Feedback, LowRank, Quantised, Rounded
+
+SIZE = 2
+GROUPS = []  # kept: a group must not be let go of by one of its own threads
+
+
+def together(work, size=SIZE):
+    """Call ``work(rank, group)`` as every worker of a group at once; return what each returned."""
+    store = dist.HashStore()
+
+    def join(rank):
+        return dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=30))
+
+    with ThreadPoolExecutor(size) as pool:
+        groups = list(pool.map(join, range(size)))
+        GROUPS.extend(groups)
+        return list(pool.map(work, range(size), groups))
+
+
+class Bucket:
+    """All gradients of a model in one buffer, as DistributedDataParallel hands them over."""
+
+    def __init__(self, model):
+        self._parameters = list(model.parameters())
+        self._buffer = torch.cat([weight.grad.flatten() for weight in self._parameters])
+        pieces = self._buffer.split([weight.numel() for weight in self._parameters])
+        self._gradients = [
+            piece.view_as(weight) for piece, weight in zip(pieces, self._parameters, strict=True)
+        ]
+
+    def buffer(self):
+        return self._buffer
+
+    def parameters(self):
+        return self._parameters
+
+    def gradients(self):
+        return self._gradients
+
+
+def model_with_gradient(rank, step=0, scale=1.0):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 24), nn.Linear(24, 40))
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    for weight in model.parameters():
+        weight.grad = torch.randn(weight.shape, generator=generator) * scale
+    return model
+
+
+def flat(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def exchange(way, model):
+    """Do what a step does; return the summed gradient."""
+    bucket = Bucket(model)
+    result = way.bucket(bucket).wait()
+    for weight, piece in zip(model.parameters(), Bucket.gradients(bucket), strict=True):
+        weight.grad = piece
+    way.finish()
+    assert result.shape == bucket.buffer().shape
+    return flat(weight.grad for weight in model.parameters()).clone()
+
+
+def true_sum(step=0, scale=1.0):
+    return sum(flat(w.grad for w in model_with_gradient(r, step, scale).parameters()) for r in range(SIZE))
+
+
+def test_exact_sums_and_counts_its_bytes():
+    def work(rank, group):
+        model = model_with_gradient(rank)
+        way = Exact(model, group)
+        return exchange(way, model), way.bytes_sent, way.state()
+
+    for summed, sent, state in together(work):
+        torch.testing.assert_close(summed, true_sum())
+        assert sent == 4 * summed.numel()  # a ring of two sends half of it, twice
+        assert state == {}
+
+
+def test_rounding_without_feedback_is_within_bf16():
+    def work(rank, group):
+        model = model_with_gradient(rank)
+        return exchange(Rounded(model, group), model)
+
+    first, second = together(work)
+    assert first.equal(second)
+    torch.testing.assert_close(first, true_sum(), rtol=2**-6, atol=2**-6)
+
+
+def hosts(group):
+    """Let every worker be a host of its own."""
+    return Hosts([1 / group.size()] * group.size(), group.rank(), 1, ALONE, group, group.rank())
+
+
+ALONE = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=30))
+WAYS = {
+    "int4": lambda model, group: Quantised(model, hosts(group), "int4"),
+    "int8": lambda model, group: Quantised(model, hosts(group), "int8"),
+    "bf16": lambda model, group: Feedback(model, group, "bf16"),
+    "fp16": lambda model, group: Feedback(model, group, "fp16"),
+    "powersgd": lambda model, group: LowRank(model, group, 2),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
+def test_feedback_loses_nothing_for_good(way, loss_scale):
+    steps = 6
+
+    def work(rank, group):
+        model = model_with_gradient(rank)
+        used = WAYS[way](model, group)
+        used.loss_scale = loss_scale
+        total = 0
+        for step in range(steps):
+            fresh = model_with_gradient(rank, step, 1e-4 * loss_scale)
+            for weight, other in zip(model.parameters(), fresh.parameters(), strict=True):
+                weight.grad = other.grad
+            total = total + exchange(used, model) / loss_scale
+        kept = flat(used.residual.get(weight, torch.zeros_like(weight)) for weight in model.parameters())
+        return total, kept
+
+    (total, kept), (same, other_kept) = together(work)
+    assert total.equal(same)
+    truth = sum(true_sum(step, 1e-4) for step in range(steps))
+    torch.testing.assert_close(total + kept + other_kept, truth, rtol=1e-2, atol=2e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_settled_state_may_be_loaded_by_any_number(way):
+    def work(rank, group):
+        model = model_with_gradient(rank)
+        used = WAYS[way](model, group)
+        exchange(used, model)
+        used.settle()
+        return used.state()
+
+    first, second = together(work)
+    assert first.keys() == second.keys()
+    assert all(tensor.equal(second[name]) for name, tensor in first.items())
+
+    def load(rank, group):
+        used = WAYS[way](model_with_gradient(rank), group)
+        used.load_state(first)
+        return used.residual.values()
+
+    for size in (2, 3):
+        for kept in together(load, size):
+            expected = [tensor * 2 / size for name, tensor in first.items() if name.startswith("residual/")]
+            torch.testing.assert_close(list(kept), expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_step_is_seen_by_all_and_leaves_nothing_behind(way, bad):
+    def work(rank, group):
+        model = model_with_gradient(rank)
+        used = WAYS[way](model, group)
+        if rank == 1:
+            for weight in model.parameters():
+                weight.grad[0] = bad
+        poisoned = exchange(used, model)
+        used.forget()
+        for weight, other in zip(model.parameters(), model_with_gradient(rank).parameters(), strict=True):
+            weight.grad = other.grad
+        return poisoned, exchange(used, model)
+
+    for poisoned, healthy in together(work):
+        assert not poisoned.isfinite().all()
+        assert healthy.isfinite().all()
+
+
+def test_thin_matrices_are_exact_for_a_gradient_of_low_rank():
+    def work(rank, group):
+        model = model_with_gradient(rank)
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.grad = weight.grad[:, :1] @ torch.ones(1, weight.shape[1])
+        truth = flat(weight.grad for weight in model.parameters())
+        dist.all_reduce(truth, group=group)
+        return exchange(LowRank(model, group, 2), model), truth
+
+    for summed, truth in together(work):
+        torch.testing.assert_close(summed, truth, rtol=1e-4, atol=1e-4)
