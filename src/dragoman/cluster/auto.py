@@ -1,0 +1,285 @@
+"""``sync = "auto"``: measure computing and the network, take the mildest mode that the network allows, keep watching.
+
+The first steps run in full and tell how long a step computes; a probe tells how long bytes travel. From both follows
+how long a step would wait in each mode. The mildest mode that waits less than a tenth of its time is taken. Later
+probes, and the waiting that is measured, make it think again; so does a dev loss that gets worse twice in a row,
+which leads to a milder mode for the rest of the run. All workers decide from the same numbers.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from dragoman.cluster.sync import Cost, Mode, Sync
+from dragoman.cluster.wire import LEVELS, all_gather_bytes, all_reduce_bytes, decode, encode, wire_bytes
+
+# From mild to strong: docs/decisions/0005. PowerSGD and the longest gaps cost more than they save here.
+GRADIENTS = [Mode("every-step", "float32"), Mode("every-step", "bf16"), Mode("compressed", "int8"),
+             Mode("compressed", "int4")]  # fmt: skip
+WEIGHTS = [Mode("local", "int4", steps) for steps in (2, 4, 8, 16, 32, 64)]
+
+WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement
+WATCH_STEPS = 100  # between later looks
+ALLOWED, TOO_MUCH = 0.10, 0.15  # of a step's time spent waiting: when choosing, and when thinking again
+OTHER_LINK = 1.5  # a link this much faster or slower is another link
+GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
+PROBE_SECONDS = 0.5  # of a probe; what a look costs
+PROBE_BYTES = (2**18, 2**23)  # less is all latency; more tells nothing new
+SAMPLE = 2**20  # numbers whose rounding is timed
+
+
+@dataclass(frozen=True)
+class Link:
+    """What travelling takes: an exchange of almost nothing, and each byte that a worker sends."""
+
+    latency_seconds: float
+    bytes_per_second: float
+
+    def seconds(self, bytes_sent: float) -> float:
+        return self.latency_seconds + bytes_sent / self.bytes_per_second
+
+    def differs(self, other: "Link") -> bool:
+        ratio = self.bytes_per_second / other.bytes_per_second
+        return not 1 / OTHER_LINK < ratio < OTHER_LINK
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the workers agree on: the slowest one's computing, the waiting that none escapes, the link, rounding."""
+
+    compute_seconds: float
+    exposed_seconds: float
+    link: Link
+    rounding_seconds: float  # to round and restore every weight once
+
+    @property
+    def share(self) -> float:
+        return share_of(self.exposed_seconds, self.compute_seconds)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What estimates need to know of model and cluster."""
+
+    weights: int
+    last: int  # weights whose gradient is there only when the backward pass ends
+    workers: int
+    hosts: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How one mode would do."""
+
+    mode: Mode
+    bytes_per_step: float
+    exposed_seconds: float
+    share: float  # of a step that is spent waiting
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A choice, and what led to it."""
+
+    step: int
+    mode: Mode
+    why: str
+    measured: Measured | None = None
+    estimates: tuple[Estimate, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Say it to a reader."""
+        said = [f"synchronisation from step {self.step + 1:,}: {self.mode} ({self.why})"]
+        if self.measured is not None:
+            measured, link = self.measured, self.measured.link
+            said.append(
+                f"  measured: {measured.compute_seconds:.2f} s computing and {measured.exposed_seconds:.2f} s waiting "
+                f"a step; link {link.bytes_per_second * 8 / 1e6:,.0f} Mbit/s, {link.latency_seconds * 1e3:.1f} ms"
+            )
+        said += [
+            f"  {each.mode!s:<40} {each.bytes_per_step / 1e6:8.2f} MB a step, would wait "
+            f"{each.exposed_seconds:6.2f} s ({each.share:.0%}){'  <- taken' if each.mode == self.mode else ''}"
+            for each in self.estimates
+        ]
+        return said
+
+
+def share_of(exposed_seconds: float, compute_seconds: float) -> float:
+    return exposed_seconds / (exposed_seconds + compute_seconds)
+
+
+def bytes_per_step(mode: Mode, shape: Shape) -> float:
+    """Return what one worker sends to others in a step, on average."""
+    size = wire_bytes(shape.weights, mode.wire)
+    if mode.wire in LEVELS:
+        return all_gather_bytes(size, shape.hosts) / mode.inner_steps
+    return all_reduce_bytes(size, shape.workers)
+
+
+def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float) -> Estimate:
+    """Return how long a step waits in ``mode``.
+
+    Gradients hide behind ``hidden_seconds`` of the backward pass, except those that are there only at its end.
+    Weights hide behind a whole step's computing.
+    """
+    sent = bytes_per_step(mode, shape)
+    seconds = measured.link.seconds(sent)
+    if mode.sync == "local":
+        exposed = max(0.0, seconds - measured.compute_seconds)
+    else:
+        exposed = max(seconds - hidden_seconds, measured.link.seconds(sent * shape.last / shape.weights))
+    if mode.wire in LEVELS:
+        exposed += measured.rounding_seconds / mode.inner_steps
+    return Estimate(mode, sent, exposed, share_of(exposed, measured.compute_seconds))
+
+
+def choose(estimates: list[Estimate]) -> Estimate:
+    """Return the first, hence mildest, that waits little enough; if none does, the one that waits least."""
+    fine = [each for each in estimates if each.share < ALLOWED]
+    return fine[0] if fine else min(estimates, key=lambda each: each.share)
+
+
+class Fixed:
+    """The recipe says which mode: nothing to choose."""
+
+    def after_step(self, step: int, seconds: float, cost: Cost) -> None:
+        """Look at what a step took; now and then, think again."""
+
+    def after_evaluation(self, step: int, dev_loss: float) -> None:
+        """Look at what the model has learned; the workers are settled."""
+
+    def state(self) -> dict[str, Any] | None:
+        """Return what a checkpoint remembers, as JSON."""
+        return None
+
+    def load_state(self, state: dict[str, Any] | None) -> None:
+        """Go on with an earlier choice."""
+
+
+class Auto(Fixed):
+    """Chooses the mode of ``sync``, and tells why."""
+
+    def __init__(self, sync: Sync, tell: Callable[[Decision], None]) -> None:
+        self._sync, self._tell = sync, tell
+        sizes = [weight.numel() for weight in sync.model.parameters()]
+        # The embedding is the largest weight, and the first of the forward pass: its gradient is the last.
+        self._shape = Shape(sum(sizes), max(sizes), sync.world.size, sync.hosts.count)
+        self._modes = GRADIENTS[:2] if sync.hosts.count == 1 else GRADIENTS + WEIGHTS
+        self._allowed = len(self._modes)  # how many of them, mildest first, dev loss has not ruled out
+        self._steps: list[tuple[float, float]] = []  # (computing, waiting) since the last look
+        self._warm = False
+        self._link: Link | None = None  # what the choice was made for; None before the first
+        self._hidden_seconds = 0.0
+        self._best: float | None = None
+        self._worse = 0
+
+    def after_step(self, step: int, seconds: float, cost: Cost) -> None:
+        self._steps.append((seconds - cost.exposed_seconds, cost.exposed_seconds))
+        if not self._warm and len(self._steps) == WARM_UP:
+            self._steps.clear()
+            self._warm = True
+        elif len(self._steps) >= (MEASURED if self._link is None else WATCH_STEPS):
+            self._look(step)
+            self._steps.clear()
+
+    def after_evaluation(self, step: int, dev_loss: float) -> None:
+        if self._best is None or dev_loss < self._best:
+            self._best = dev_loss
+        self._worse = self._worse + 1 if dev_loss > self._best * (1 + GUARD_BAND) else 0
+        place = self._modes.index(self._sync.mode)
+        if self._worse >= GUARD_TIMES and place > 0:
+            self._allowed, self._worse = place, 0
+            self._sync.use(self._modes[place - 1])
+            why = f"dev loss {dev_loss:.4f} is above its best {self._best:.4f}, {GUARD_TIMES} times in a row"
+            self._tell(Decision(step, self._sync.mode, why))
+
+    def state(self) -> dict[str, Any] | None:
+        return {
+            "workers": self._sync.world.size,
+            "mode": asdict(self._sync.mode),
+            "link": None if self._link is None else asdict(self._link),
+            "hidden_seconds": self._hidden_seconds,
+            "allowed": self._allowed,
+            "best": self._best,
+            "worse": self._worse,
+        }
+
+    def load_state(self, state: dict[str, Any] | None) -> None:
+        self._steps, self._warm = [], False
+        if state is None:
+            return
+        self._best, self._worse = state["best"], state["worse"]
+        if state["workers"] == self._sync.world.size and Mode(**state["mode"]) in self._modes:
+            self._allowed, self._hidden_seconds = state["allowed"], state["hidden_seconds"]
+            self._link = None if state["link"] is None else Link(**state["link"])
+            self._sync.use(Mode(**state["mode"]))
+        else:  # another cluster: measure it, from the start
+            self._link = None
+            self._sync.use(self._modes[0])
+
+    def _look(self, step: int) -> None:
+        measured = self._measure()
+        if self._link is None:
+            why = f"the mildest that waits less than {ALLOWED:.0%} of the time"
+            full = measured.link.seconds(bytes_per_step(self._modes[0], self._shape))
+            self._hidden_seconds = max(0.0, full - measured.exposed_seconds)
+        elif measured.link.differs(self._link):
+            why = f"the link had {self._link.bytes_per_second * 8 / 1e6:,.0f} Mbit/s"
+        elif measured.share > TOO_MUCH:
+            why = f"{measured.share:.0%} of the time was spent waiting"
+        else:
+            return
+        estimates = [
+            estimate(mode, self._shape, measured, self._hidden_seconds)
+            for mode in self._modes[: self._allowed]
+        ]
+        if self._link is not None and measured.share > TOO_MUCH:
+            # What is measured counts more than what was estimated: the mode in use is out.
+            estimates = [
+                Estimate(each.mode, each.bytes_per_step, measured.exposed_seconds, measured.share)
+                if each.mode == self._sync.mode
+                else each
+                for each in estimates
+            ]
+        self._link = measured.link
+        mode = choose(estimates).mode
+        if mode != self._sync.mode:
+            self._sync.settle()
+            self._sync.use(mode)
+        self._tell(Decision(step, mode, why, measured, tuple(estimates)))
+
+    def _measure(self) -> Measured:
+        computing, waiting = (sum(each) / len(each) for each in zip(*self._steps, strict=True))
+        link = self._probe()
+        mine = (computing, waiting, link.latency_seconds, link.bytes_per_second, self._time_rounding())
+        computing, waiting, latency, rate, rounding = zip(*self._sync.world.gather(mine), strict=True)
+        return Measured(max(computing), min(waiting), Link(max(latency), min(rate)), max(rounding))
+
+    def _probe(self) -> Link:
+        """Time exchanges of almost nothing, and of as much as fits into half a second."""
+        self._sync.drain()
+        latency = min(self._time_exchange(4) for _ in range(5))
+        size = PROBE_BYTES[0]
+        seconds = self._time_exchange(size)
+        # All workers time the same exchange; the leader's size is everybody's.
+        wanted = size * PROBE_SECONDS / seconds
+        size = self._sync.world.share(int(min(max(wanted, PROBE_BYTES[0]), PROBE_BYTES[1])))
+        seconds = self._time_exchange(size)
+        return Link(latency, all_reduce_bytes(size, self._shape.workers) / max(seconds - latency, 1e-6))
+
+    def _time_exchange(self, size: int) -> float:
+        numbers = torch.zeros(size // 4, device=self._sync.world.device)
+        started = time.perf_counter()
+        self._sync.world.sum(numbers)[0].item()
+        return time.perf_counter() - started
+
+    def _time_rounding(self) -> float:
+        numbers = torch.randn(min(SAMPLE, self._shape.weights), device=self._sync.world.device)
+        for _ in range(2):  # the second time counts
+            started = time.perf_counter()
+            data, _ = encode(numbers, "int4")
+            decode(data, len(numbers), "int4")[0].item()
+        return (time.perf_counter() - started) * self._shape.weights / len(numbers)
