@@ -70,7 +70,9 @@ def start_workers(
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # we say it ourselves
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("torch.distributed"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # we say it ourselves
     meeting = meeting or Meeting()
     settings = {
         LAUNCH: meeting.launch,
@@ -100,7 +102,8 @@ def start_workers(
             result = Result(ExitCode.DONE, "this host has done its part", decided=False)
     except SignalException as error:
         code = ExitCode.INTERRUPTED if error.sigval == signal.SIGINT else ExitCode.TERMINATED
-        result = Result(code, "stopped before the first step was finished")
+        # On many hosts the one that leads knows how far it came.
+        result = Result(code, "stopped before the first step was finished", decided=meeting.max_hosts == 1)
     except ChildFailedError as error:
         first = error.get_first_failure()[1]
         message = (

@@ -246,6 +246,8 @@ def be_worker(run: RunDir) -> ExitCode:
     known = read_outcome(run, os.environ[LAUNCH])
     if known is not None and not is_stop(known["exit_code"]):
         return ExitCode.DONE
+    if os.environ["RANK"] == "0":
+        run.outcome.unlink(missing_ok=True)  # of workers that were stopped to make way for these
     try:
         with disk_errors(run.path):
             cluster = load_recipe(str(run.recipe)).cluster
