@@ -207,7 +207,7 @@ def test_when_the_host_of_the_meeting_dies_the_others_meet_elsewhere(lab, start,
     training = start(lab)
     training.wait_for_step(12)
     lab.kill("host1")
-    training.wait_for("1 hosts meet at host2")
+    training.wait_for("1 host meets at host2")
     training.wait_for(RESUMED)
     training.end()
     assert_close(training.run, alone)

@@ -104,7 +104,8 @@ class Fleet:
         self.meeting_host = first.host.name
         address = meeting_address(first, answers[1:], self.cfg.interface)
         self.endpoint = f"{address}:{first.facts['free_port']}"
-        self.say(f"{len(answers)} hosts meet at {first.host.name} ({self.endpoint})")
+        who = "1 host meets" if len(answers) == 1 else f"{len(answers)} hosts meet"
+        self.say(f"{who} at {first.host.name} ({self.endpoint})")
         for answer in answers:
             self.start(answer)
         started = [self.agents[answer.host.name] for answer in answers]
@@ -186,7 +187,8 @@ class Fleet:
                 return code, {"run": self.errand.run, "message": "stopped before the first step was finished"}
             if self.stopping:
                 continue
-            if self.agents[self.meeting_host].process is None:
+            host = self.agents[self.meeting_host]
+            if host.process is None and (host.ended is None or not living):
                 restarts += 1
                 self.meet_elsewhere(restarts)
                 alone_since = None
