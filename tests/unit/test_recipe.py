@@ -176,6 +176,21 @@ def test_contradictions_are_told_together():
     ]
 
 
+@pytest.mark.parametrize(
+    ("sync", "wire", "fix"),
+    [
+        ("every-step", "int4", "set wire to float32 or bf16, or leave it out"),
+        ("compressed", "float32", "set wire to int4 or int8 or bf16 or fp16 or powersgd, or leave it out"),
+        ("local", "powersgd", "set wire to int4 or int8 or bf16, or leave it out"),
+        ("auto", "bf16", "leave wire out: auto chooses it"),
+    ],
+)
+def test_a_mode_of_synchronisation_has_its_own_formats(sync, wire, fix):
+    assert complaints(SHORTEST, f"cluster.sync={sync}", f"cluster.wire={wire}") == [
+        (f"sync = {sync} cannot send {wire}", "--set cluster.wire", fix)
+    ]
+
+
 def test_a_recipe_is_a_path_or_a_built_in_name(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(SHORTEST)

@@ -123,7 +123,7 @@ def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float
     """Return how long a step waits in ``mode``.
 
     Gradients hide behind ``hidden_seconds`` of the backward pass, except those that are there only at its end.
-    Weights hide behind a whole step's computing.
+    Weights hide behind a whole step's computing. Rounding is computing, too.
     """
     sent = bytes_per_step(mode, shape)
     seconds = measured.link.seconds(sent)
@@ -131,9 +131,8 @@ def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float
         exposed = max(0.0, seconds - measured.compute_seconds)
     else:
         exposed = max(seconds - hidden_seconds, measured.link.seconds(sent * shape.last / shape.weights))
-    if mode.wire in LEVELS:
-        exposed += measured.rounding_seconds / mode.inner_steps
-    return Estimate(mode, sent, exposed, share_of(exposed, measured.compute_seconds))
+    rounding = measured.rounding_seconds / mode.inner_steps if mode.wire in LEVELS else 0.0
+    return Estimate(mode, sent, exposed, share_of(exposed, measured.compute_seconds + rounding))
 
 
 def choose(estimates: list[Estimate]) -> Estimate:

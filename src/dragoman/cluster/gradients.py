@@ -162,7 +162,9 @@ class Quantised(Keeping):
     def finish(self) -> None:
         for weights, exchange in self._sending:
             gradients = [weight.grad for weight in weights if weight.grad is not None]
-            torch._foreach_copy_(gradients, parts(exchange.wait().mul_(self.loss_scale), gradients))
+            torch._foreach_copy_(gradients, parts(exchange.wait(), gradients))
+            if self.loss_scale != 1.0:
+                torch._foreach_mul_(gradients, self.loss_scale)
         self._sending.clear()
 
     def _total(self, kept: Tensor) -> Tensor:

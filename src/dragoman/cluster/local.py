@@ -23,7 +23,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from dragoman.cluster.across import Exchange, Hosts
+from dragoman.cluster.across import Exchange, Hosts, total
 from dragoman.cluster.gradients import flatten, parts
 from dragoman.cluster.wire import BLOCK
 
@@ -48,9 +48,9 @@ class Local:
         self._weights = [weight.data.view(-1) for weight in model.parameters()]
         self._common = flatten(self._weights)
         self._momentum = torch.zeros_like(self._common)
-        total = len(self._common)
-        self._whole = Slice(self._weights, 0, total)
-        bounds = [total * number // inner_steps for number in range(inner_steps + 1)]
+        numbers = len(self._common)
+        self._whole = Slice(self._weights, 0, numbers)
+        bounds = [numbers * place // inner_steps for place in range(inner_steps + 1)]
         self._slices = [Slice(self._weights, start, end) for start, end in pairwise(bounds)]
         self._next = 0  # slice to be sent
         self._dirty = False  # whether a weight changed since the last settling
@@ -125,9 +125,7 @@ class Local:
         torch._foreach_copy_(tensors, parts(base + exchange.wait(), tensors))
 
     def _mean(self, values: list[Tensor]) -> Tensor:
-        return torch.stack([each * share for each, share in zip(values, self.hosts.shares, strict=True)]).sum(
-            0
-        )
+        return total([each * share for each, share in zip(values, self.hosts.shares, strict=True)])
 
     def _long_mean(self, values: list[Tensor]) -> Tensor:
         return lengthen(self._mean(values), values, self.hosts.shares)
@@ -140,7 +138,7 @@ def lengthen(mean: Tensor, values: list[Tensor], shares: list[float]) -> Tensor:
     def square(difference: Tensor) -> Tensor:
         return torch.nn.functional.pad(difference, pad).view(-1, BLOCK).square().sum(1)
 
-    lengths = torch.stack([square(each) * share for each, share in zip(values, shares, strict=True)]).sum(0)
+    lengths = total([square(each) * share for each, share in zip(values, shares, strict=True)])
     # Pure noise makes the mean shorter by the root of the sum of squared shares; more than that is chance.
     most = 1 / sum(share**2 for share in shares)
     gain = (lengths / square(mean)).nan_to_num(1.0).clamp(1.0, most).sqrt()

@@ -1,0 +1,237 @@
+"""What is a slow network worth to two hosts, in each mode of synchronisation?
+
+    python bench/slow_link.py                         both models, links of 1 Gbit/s, 100 and 20 Mbit/s; about two hours
+    python bench/slow_link.py --models 7.5M --networks 100mbit,20mbit
+    python bench/slow_link.py --quick                 the small model at 100 Mbit/s, few steps, for a look
+
+Speed: two hosts of one core each in `dragoman lab`, against one worker on one core (*alone*), and against each of two
+that train at the same time and share the machine's memory and caches as the two hosts do (*beside another*).
+Tokens per second are those between the time stamps of steps, without the first steps; for auto, after its choice.
+Contestants take turns, so that other work on the machine hits all of them.
+
+Quality: dev loss after the same number of tokens, on two hosts without a limit: the network decides how long a step
+takes and not what it computes. The mode that auto chose stands for auto.
+
+The target, at about one second of computing a step and 7.5 M parameters: auto reaches 1.8 times one host at
+100 Mbit/s, with a dev loss within 1 % of plain every-step; 1.6 times at 20 Mbit/s.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dragoman.files import read_json_lines
+from dragoman.rundir import RunDir
+
+# A step of about one second on one core each: tokens per step on the machine where this was written.
+MODELS = {
+    "tiny": ["train.tokens_per_step=8192", "train.micro_batch_tokens=2048"],
+    "7.5M": [
+        "vocab.size=8000", "model.d_model=256", "model.feed_forward=1024", "model.heads=8",
+        "train.tokens_per_step=2048", "train.micro_batch_tokens=1024", "schedule.learning_rate=0.002",
+    ],
+}  # fmt: skip
+NETWORKS = ["1gbit", "100mbit", "20mbit"]
+MODES = {
+    "every-step float32": ["cluster.sync=every-step"],
+    "every-step bf16": ["cluster.sync=every-step", "cluster.wire=bf16"],
+    "compressed int4": ["cluster.sync=compressed"],
+    "compressed powersgd": ["cluster.sync=compressed", "cluster.wire=powersgd"],
+    "local int4 every 4": ["cluster.sync=local", "cluster.inner_steps=4"],
+    "local int4 every 16": ["cluster.sync=local", "cluster.inner_steps=16"],
+    "auto": ["cluster.sync=auto"],
+}
+QUIET = [
+    'data.dev="builtin:500"', 'data.test="builtin:4"', "evaluate.beam=1", "evaluate.every_steps=1000000",
+    "checkpoint.every_steps=1000000", "checkpoint.every_minutes=0",
+    "log.every_steps=10", "log.samples_every=0", "log.tensorboard=false",
+]  # fmt: skip
+WARM_STEPS = 5
+DRAGOMAN = [sys.executable, "-m", "dragoman"]
+
+
+class Bench:
+    """Runs trainings in a directory of its own, and reads what they told."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def command(self, name: str, settings: list[str]) -> list[str]:
+        shutil.rmtree(self.run(name).path, ignore_errors=True)
+        changes = [*QUIET, f'data.directory="{self.directory / "datasets"}"', *settings]
+        options = [part for each in changes for part in ("--set", each)]
+        return [*DRAGOMAN, "train", "tiny", "--run", str(self.run(name).path), *options]
+
+    def run(self, name: str) -> RunDir:
+        return RunDir(self.directory / name)
+
+    def start(self, name: str, command: list[str], core: int | None = None) -> "subprocess.Popen[bytes]":
+        pinned = command if core is None else ["taskset", "-c", str(core), *command]
+        output = (self.directory / f"{name}.log").open("wb")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.Popen(pinned, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+    def finish(self, name: str, process: "subprocess.Popen[bytes]") -> None:
+        if process.wait():
+            sys.exit(f"{name} failed:\n{(self.directory / f'{name}.log').read_text()[-3000:]}")
+
+    def in_lab(self, name: str, settings: list[str], network: str) -> None:
+        lab = [*DRAGOMAN, "lab", "run", "--hosts", "2", "--network", network, "--cores-per-host", "1", "--"]
+        self.finish(name, self.start(name, lab + self.command(name, settings)))
+
+    def alone(self, settings: list[str], names: list[str]) -> None:
+        """Train with one worker on each of as many cores as there are names."""
+        commands = [self.command(name, [*settings, "cluster.sync=every-step"]) for name in names]
+        started = [
+            self.start(name, command, core)
+            for core, (name, command) in enumerate(zip(names, commands, strict=True))
+        ]
+        for name, process in zip(names, started, strict=True):
+            self.finish(name, process)
+
+    def figures(self, name: str) -> dict[str, Any]:
+        """Return speed, bytes and dev loss of a finished run."""
+        events = read_json_lines(self.run(name).events(0))
+        chosen = [line for line in events if line["event"] == "sync"]
+        first = (chosen[-1]["step"] if chosen else 0) + WARM_STEPS
+        steps = [line for line in events if line["event"] == "step" and line["step"] >= first]
+        seconds = steps[-1]["time"] - steps[0]["time"]
+        counted = steps[1:]
+        return {
+            "tokens_per_second": round(sum(line["tokens"] for line in counted) / seconds),
+            "step_seconds": round(seconds / len(counted), 3),
+            "exposed_seconds": round(sum(line["exposed_seconds"] for line in counted) / len(counted), 3),
+            "mb_per_step": round(sum(line["bytes_sent"] for line in counted) / len(counted) / 1e6, 3),
+            "dev_loss": next(line["dev_loss"] for line in events if line["event"] == "evaluation"),
+            "mode": chosen[-1]["mode"] if chosen else None,
+        }
+
+
+def measure_speed(
+    bench: Bench, model: str, network: str, modes: list[str], steps: int, rounds: int
+) -> list[dict[str, Any]]:
+    settings = [*MODELS[model], f"train.steps={steps}"]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(rounds):
+        bench.alone(settings, ["alone"])
+        rows.setdefault("alone", []).append(bench.figures("alone"))
+        bench.alone(settings, ["beside0", "beside1"])
+        rows.setdefault("beside another", []).append(bench.figures("beside0"))
+        for mode in modes:
+            bench.in_lab("pair", [*settings, *MODES[mode]], network)
+            rows.setdefault(mode, []).append(bench.figures("pair"))
+    speeds = {name: max(each["tokens_per_second"] for each in found) for name, found in rows.items()}
+    return [
+        {
+            "model": model,
+            "network": network,
+            "contestant": name,
+            **found[-1],
+            "tokens_per_second": speeds[name],
+            "times_alone": round(speeds[name] / speeds["alone"], 2),
+            "times_beside": round(speeds[name] / speeds["beside another"], 2),
+        }
+        for name, found in rows.items()
+    ]
+
+
+def measure_quality(
+    bench: Bench, model: str, modes: dict[str, list[str]], steps: int
+) -> list[dict[str, Any]]:
+    rows = []
+    for name, settings in modes.items():
+        bench.in_lab("quality", [*MODELS[model], f"train.steps={steps}", *settings], "none")
+        figures = bench.figures("quality")
+        rows.append({"model": model, "mode": name, "steps": steps, "dev_loss": figures["dev_loss"]})
+    exact = next(row["dev_loss"] for row in rows if row["mode"] == "every-step float32")
+    return [{**row, "times_every_step": round(row["dev_loss"] / exact, 4)} for row in rows]
+
+
+def as_settings(mode: dict[str, Any]) -> list[str]:
+    """Return the settings that ask for a mode that auto chose."""
+    local = [f"cluster.inner_steps={mode['inner_steps']}"] if mode["sync"] == "local" else []
+    return [f"cluster.sync={mode['sync']}", f"cluster.wire={mode['wire']}", *local]
+
+
+def signature() -> dict[str, Any]:
+    """Return what the figures depend on besides the code under test."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "commit": commit.stdout.strip() or "unknown",
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def show(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> None:
+    print(f"{'model':6} {'network':8} {'contestant':22} {'tokens/s':>9} {'× alone':>8} {'× beside':>9} "
+          f"{'s/step':>7} {'waits':>7} {'MB/step':>8}")  # fmt: skip
+    for row in speed:
+        name = row["contestant"] + (f" ({row['mode']['sync']} {row['mode']['wire']})" if row["mode"] else "")
+        print(
+            f"{row['model']:6} {row['network']:8} {name:22} {row['tokens_per_second']:9,} {row['times_alone']:8.2f} "
+            f"{row['times_beside']:9.2f} {row['step_seconds']:7.2f} {row['exposed_seconds']:7.3f} "
+            f"{row['mb_per_step']:8.2f}"
+        )
+    for row in quality:
+        print(
+            f"{row['model']:6} {row['mode']:31} dev loss {row['dev_loss']:.4f} after {row['steps']} steps, "
+            f"{row['times_every_step'] - 1:+.2%} against every-step float32"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--steps", type=int, default=40, help="of a measurement of speed")
+    parser.add_argument("--quality-steps", type=int, default=400, help="of a measurement of quality; 0: none")
+    parser.add_argument("--rounds", type=int, default=2, help="of all contestants; the best counts")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    given = parser.parse_args()
+    models, networks, modes = (text.split(",") for text in (given.models, given.networks, given.modes))
+    steps, quality_steps, rounds = given.steps, given.quality_steps, given.rounds
+    if given.quick:
+        models, networks, steps, quality_steps, rounds = ["tiny"], ["100mbit"], 25, 60, 1
+    with tempfile.TemporaryDirectory() as directory:
+        bench, speed, quality = Bench(Path(directory)), [], []
+        subprocess.run([*DRAGOMAN, "--version"], check=True)
+        signed = signature()
+        for model in models:
+            for network in networks:
+                speed += measure_speed(bench, model, network, modes, steps, rounds)
+            if quality_steps:
+                fixed = {name: MODES[name] for name in modes if name != "auto"}
+                for row in speed:
+                    if row["model"] == model and row["mode"]:
+                        fixed[f"auto at {row['network']}"] = as_settings(row["mode"])
+                quality += measure_quality(bench, model, fixed, quality_steps)
+    show(speed, quality)
+    if given.json:
+        given.json.write_text(json.dumps({"speed": speed, "quality": quality, **signed}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
