@@ -73,7 +73,9 @@ def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
                 job.saver.wait()
                 finished = EXIT_CODES[ending] is ExitCode.DONE
                 scored = job.report.end(job.state.step, finished=finished, give_up=lambda: bool(signals))
-                world.meet("over")  # a host whose workers left early would take its part of the meeting with it
+                world.meet(
+                    "over"
+                )  # a host whose workers left early would take its part of the meeting with it
             finally:
                 job.report.close()
         finally:
