@@ -7,6 +7,8 @@ import sys
 
 import psutil
 
+from tests.hosts.conftest import wait_until
+
 DOCTOR = [sys.executable, "-m", "dragoman", "doctor"]
 SECONDS = 120  # a busy machine loads torch slowly
 
@@ -77,8 +79,8 @@ def test_an_interruption_leaves_nothing_behind(tmp_path):
         DOCTOR, cwd=tmp_path, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL
     )
     assert any("loading torch" in line for line in doctor.stderr)
+    wait_until(lambda: len(psutil.Process(doctor.pid).children()) == 2, "two processes that measure")
     started = psutil.Process(doctor.pid).children()
-    assert len(started) == 2
     doctor.send_signal(signal.SIGINT)
     doctor.communicate(timeout=SECONDS)
     assert doctor.returncode == 130
