@@ -76,7 +76,13 @@ def test_a_host_that_dies_while_measured_is_named(make_lab):
 
 def test_an_interruption_leaves_nothing_behind(tmp_path):
     doctor = subprocess.Popen(
-        DOCTOR, cwd=tmp_path, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL
+        DOCTOR,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        # Tests that run in the background may have been told to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert any("loading torch" in line for line in doctor.stderr)
     wait_until(lambda: len(psutil.Process(doctor.pid).children()) == 2, "two processes that measure")
