@@ -12,16 +12,14 @@ a machine that has other work shows it in seconds. The target: a million pairs i
 import argparse
 import json
 import os
-import platform
-import subprocess
 import tempfile
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
+from signature import signature
 
 from dragoman.config import Recipe
 from dragoman.data.prepare import prepare
@@ -81,24 +79,6 @@ def measure(train: Any, vocab_size: int, workers: int) -> dict[str, Any]:
         "peak_mb": round(peak.bytes / 1e6),
         "workers": workers,
         "load_before": round(load, 2),
-    }
-
-
-def signature() -> dict[str, Any]:
-    """Return what the figures depend on besides the code under test."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "commit": commit.stdout.strip() or "unknown",
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "python": platform.python_version(),
     }
 
 

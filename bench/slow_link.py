@@ -19,7 +19,6 @@ The target, at about one second of computing a step and 7.5 M parameters: auto r
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import psutil
+from signature import signature
 
 from dragoman.files import read_json_lines
 from dragoman.rundir import RunDir
@@ -162,25 +161,6 @@ def as_settings(mode: dict[str, Any]) -> list[str]:
     return [f"cluster.sync={mode['sync']}", f"cluster.wire={mode['wire']}", *local]
 
 
-def signature() -> dict[str, Any]:
-    """Return what the figures depend on besides the code under test."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "commit": commit.stdout.strip() or "unknown",
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "python": platform.python_version(),
-        "load_before": round(os.getloadavg()[0], 2),
-    }
-
-
 def show(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> None:
     print(f"{'model':6} {'network':8} {'contestant':22} {'tokens/s':>9} {'× alone':>8} {'× beside':>9} "
           f"{'s/step':>7} {'waits':>7} {'MB/step':>8}")  # fmt: skip
@@ -218,7 +198,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         bench, speed, quality = Bench(Path(directory)), [], []
         subprocess.run([*DRAGOMAN, "--version"], check=True)
-        signed = signature()
+        signed = {**signature(), "load_before": round(os.getloadavg()[0], 2)}
         for model in models:
             for network in networks:
                 speed += measure_speed(bench, model, network, modes, steps, rounds)

@@ -84,10 +84,6 @@ class Training:
         assert self.process.returncode == code, f"exit code {self.process.returncode}\n{self.text}"
         return self.text
 
-    def wait_until_two_again(self) -> None:
-        words = "shared by workers: 2"
-        wait_until(lambda: self.text.count(words) == 2, f"two hosts again, after\n{self.text}", 90)
-
     def stop(self) -> None:
         """Stop as a terminal's Ctrl-C does."""
         self.wait_for_step(STEPS)
@@ -156,6 +152,19 @@ def assert_close(run: RunDir, expected: dict[int, float]) -> None:
     assert expected.keys() <= losses.keys()
 
 
+def assert_taken_back(lab: Lab, training: Training, expected: dict[int, float]) -> None:
+    """The lost host2 returns, both train on, and the losses are those of one worker alone."""
+    lab.restore("host2")
+    training.wait_for("host host2 is back")
+    wait_until(
+        lambda: training.text.count("shared by workers: 2") == 2,
+        f"two hosts again, after\n{training.text}",
+        90,
+    )
+    training.stop()
+    assert_close(training.run, expected)
+
+
 def slow_steps(lab: Lab) -> None:
     """Let a step take about a third of a second: 0.2 MB of gradients over a slow link."""
     for host in ("host1", "host2"):
@@ -194,11 +203,7 @@ def test_a_killed_host_is_done_without_and_taken_back(lab, start, alone):
     training.wait_for("shared by workers: 1")
     training.wait_for(RESUMED)
     assert time.monotonic() - killed < 60
-    lab.restore("host2")
-    training.wait_for("host host2 is back")
-    training.wait_until_two_again()
-    training.stop()
-    assert_close(training.run, alone)
+    assert_taken_back(lab, training, alone)
 
 
 @pytest.mark.timeout(300)
@@ -241,11 +246,7 @@ def test_a_host_that_stays_cut_off_is_done_without_and_taken_back(lab, start, al
     training.wait_for(RESUMED)
     assert time.monotonic() - cut < 75
     training.wait_for("host host2 is lost")
-    lab.restore("host2")
-    training.wait_for("host host2 is back")
-    training.wait_until_two_again()
-    training.stop()
-    assert_close(training.run, alone)
+    assert_taken_back(lab, training, alone)
 
 
 @pytest.mark.timeout(300)

@@ -125,11 +125,8 @@ class Fleet:
     def start(self, answer: Answer) -> None:
         """Start the agent of one host."""
         agent = self.agents[answer.host.name]
-        agent.process, agent.ready, agent.ended = (
-            start_on(agent.host, ["-m", "dragoman.train.agent"]),
-            False,
-            None,
-        )
+        agent.process = start_on(agent.host, ["-m", "dragoman.train.agent"])
+        agent.ready, agent.ended = False, None
         meeting = Meeting(
             launch=self.launch,
             endpoint=self.endpoint,

@@ -233,12 +233,6 @@ class LowRank(Keeping):
         torch._foreach_copy_(tensors, parts(flat, tensors))
 
 
-def low_rank_numbers(model: nn.Module, rank: int) -> int:
-    """Return how many numbers a step of ``LowRank`` exchanges."""
-    sizes = ((weight, sum(weight.shape) * rank) for weight in model.parameters())
-    return sum(thin if _saves(weight, rank) else weight.numel() for weight, thin in sizes)
-
-
 def _saves(weight: Tensor, rank: int) -> bool:
     return weight.ndim == 2 and sum(weight.shape) * rank * MIN_SAVING <= weight.numel()
 

@@ -64,35 +64,22 @@ def choose_hosts(given: str | None, ssh_port: int | None, workers: int | None) -
     return parse_hosts(text, ssh_port) if text and not workers else []
 
 
-def start_on(
-    host: Host, arguments: list[str], settings: dict[str, str] | None = None
-) -> "subprocess.Popen[bytes]":
+def start_on(host: Host, arguments: list[str]) -> "subprocess.Popen[bytes]":
     """Start ``python ARGUMENTS`` on a host, in the same directory as here, with pipes to it.
 
     It gets a session of its own: a Ctrl-C in our terminal reaches us alone, and we tell it.
     """
     python, directory = host.python or sys.executable, host.directory or os.getcwd()
-    lab = os.environ.get(LAB)
-    variables = {
-        "PYTHONUNBUFFERED": "1",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-        **({} if settings is None else settings),
-    }
-    if lab is not None:
-        settled = [f"{name}={value}" for name, value in variables.items()]
-        command = exec_line(host.name, ["env", *settled, python, *arguments])
-        return subprocess.Popen(
-            command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
+    command = ["env", "PYTHONUNBUFFERED=1", "TORCH_CPP_LOG_LEVEL=ERROR", python, *arguments]
+    if LAB in os.environ:
+        return _piped(exec_line(host.name, command), directory)
     if shutil.which("ssh") is None:
         raise UserError(
             "the program ssh is missing, by which other hosts are reached",
             where=f"host {host.name}",
             fix="install it, on Debian and Ubuntu: apt install openssh-client",
         )
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    remote = f"cd {shlex.quote(directory)} && exec env {exports} {shlex.join([python, *arguments])}"
+    remote = f"cd {shlex.quote(directory)} && exec {shlex.join(command)}"
     options = {
         "BatchMode": "yes",  # ask nothing: there may be nobody to answer
         "ConnectTimeout": str(CONNECT_SECONDS),
@@ -101,13 +88,14 @@ def start_on(
     }
     port = [] if host.port is None else ["-p", str(host.port)]
     flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    return _piped(["ssh", *flags, *port, host.name, remote])
+
+
+def _piped(command: list[str], directory: str | None = None) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        ["ssh", *flags, *port, host.name, remote],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
-    )
+    )  # fmt: skip
 
 
 def _parse_name(item: str, where: str) -> Host:

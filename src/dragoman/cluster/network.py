@@ -24,10 +24,6 @@ class Route:
     interface: str
     address: str
 
-    @property
-    def is_loopback(self) -> bool:
-        return ipaddress.ip_address(self.address).is_loopback
-
 
 def interfaces() -> dict[str, list[str]]:
     """Return the addresses of this host's interfaces, IPv4 before IPv6, each with its prefix length."""
