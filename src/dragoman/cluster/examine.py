@@ -18,7 +18,7 @@ from itertools import permutations
 from subprocess import Popen
 from typing import Any
 
-from dragoman.cluster.hosts import Host, start_on
+from dragoman.cluster.hosts import Host, start_on, start_piped
 from dragoman.cluster.network import common_address
 from dragoman.cluster.survey import MARK, Answer
 
@@ -157,13 +157,7 @@ def start_measuring(host: Host) -> "Popen[bytes]":
 
 def start_here(host: Host) -> "Popen[bytes]":
     """Start a measuring process on this machine, whatever it is called."""
-    return Popen(
-        [sys.executable, *MEASURE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    return start_piped([sys.executable, *MEASURE])
 
 
 def measure_hosts(

@@ -72,7 +72,7 @@ def start_on(host: Host, arguments: list[str]) -> "subprocess.Popen[bytes]":
     python, directory = host.python or sys.executable, host.directory or os.getcwd()
     command = ["env", "PYTHONUNBUFFERED=1", "TORCH_CPP_LOG_LEVEL=ERROR", python, *arguments]
     if LAB in os.environ:
-        return _piped(exec_line(host.name, command), directory)
+        return start_piped(exec_line(host.name, command), directory)
     if shutil.which("ssh") is None:
         raise UserError(
             "the program ssh is missing, by which other hosts are reached",
@@ -88,10 +88,11 @@ def start_on(host: Host, arguments: list[str]) -> "subprocess.Popen[bytes]":
     }
     port = [] if host.port is None else ["-p", str(host.port)]
     flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
-    return _piped(["ssh", *flags, *port, host.name, remote])
+    return start_piped(["ssh", *flags, *port, host.name, remote])
 
 
-def _piped(command: list[str], directory: str | None = None) -> "subprocess.Popen[bytes]":
+def start_piped(command: list[str], directory: str | None = None) -> "subprocess.Popen[bytes]":
+    """Start a command in a session of its own, with pipes to it."""
     return subprocess.Popen(
         command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
