@@ -30,6 +30,7 @@ WITHOUT_TORCH = [
     "decode.translator",
     "decode.score",
     "cluster.diagnosis",
+    "cluster.estimate",
     "cluster.lab",
     "cluster.watchdog",
     "model.weights",

@@ -13,71 +13,30 @@ from typing import Any
 
 import torch
 
-from dragoman.cluster.sync import Cost, Mode, Sync
-from dragoman.cluster.wire import LEVELS, all_gather_bytes, all_reduce_bytes, decode, encode, wire_bytes
-
-# From mild to strong: docs/decisions/0005. PowerSGD and the longest gaps cost more than they save here.
-GRADIENTS = [Mode("every-step", "float32"), Mode("every-step", "bf16"), Mode("compressed", "int8"),
-             Mode("compressed", "int4")]  # fmt: skip
-WEIGHTS = [Mode("local", "int4", steps) for steps in (2, 4, 8, 16, 32, 64)]
+from dragoman.cluster.estimate import (
+    ALLOWED,
+    GRADIENTS,
+    WEIGHTS,
+    Estimate,
+    Link,
+    Measured,
+    Mode,
+    Shape,
+    all_reduce_bytes,
+    bytes_per_step,
+    choose,
+    estimate,
+)
+from dragoman.cluster.sync import Cost, Sync
+from dragoman.cluster.wire import decode, encode
 
 WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement
 WATCH_STEPS = 100  # between later looks
-ALLOWED, TOO_MUCH = 0.10, 0.15  # of a step's time spent waiting: when choosing, and when thinking again
-OTHER_LINK = 1.5  # a link this much faster or slower is another link
+TOO_MUCH = 0.15  # of a step's time spent waiting makes it think again
 GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
 PROBE_SECONDS = 0.5  # of a probe; what a look costs
 PROBE_BYTES = (2**18, 2**23)  # less is all latency; more tells nothing new
 SAMPLE = 2**20  # numbers whose rounding is timed
-
-
-@dataclass(frozen=True)
-class Link:
-    """What travelling takes: an exchange of almost nothing, and each byte that a worker sends."""
-
-    latency_seconds: float
-    bytes_per_second: float
-
-    def seconds(self, bytes_sent: float) -> float:
-        return self.latency_seconds + bytes_sent / self.bytes_per_second
-
-    def differs(self, other: "Link") -> bool:
-        ratio = self.bytes_per_second / other.bytes_per_second
-        return not 1 / OTHER_LINK < ratio < OTHER_LINK
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the workers agree on: the slowest one's computing, the waiting that none escapes, the link, rounding."""
-
-    compute_seconds: float
-    exposed_seconds: float
-    link: Link
-    rounding_seconds: float  # to round and restore every weight once
-
-    @property
-    def share(self) -> float:
-        return share_of(self.exposed_seconds, self.compute_seconds)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What estimates need to know of model and cluster."""
-
-    weights: int
-    last: int  # weights whose gradient is there only when the backward pass ends
-    workers: int
-    hosts: int
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """How one mode would do."""
-
-    mode: Mode
-    bytes_per_step: float
-    exposed_seconds: float
-    share: float  # of a step that is spent waiting
 
 
 @dataclass(frozen=True)
@@ -105,40 +64,6 @@ class Decision:
             for each in self.estimates
         ]
         return said
-
-
-def share_of(exposed_seconds: float, compute_seconds: float) -> float:
-    return exposed_seconds / (exposed_seconds + compute_seconds)
-
-
-def bytes_per_step(mode: Mode, shape: Shape) -> float:
-    """Return what one worker sends to others in a step, on average."""
-    size = wire_bytes(shape.weights, mode.wire)
-    if mode.wire in LEVELS:
-        return all_gather_bytes(size, shape.hosts) / mode.inner_steps
-    return all_reduce_bytes(size, shape.workers)
-
-
-def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float) -> Estimate:
-    """Return how long a step waits in ``mode``.
-
-    Gradients hide behind ``hidden_seconds`` of the backward pass, except those that are there only at its end.
-    Weights hide behind a whole step's computing. Rounding is computing, too.
-    """
-    sent = bytes_per_step(mode, shape)
-    seconds = measured.link.seconds(sent)
-    if mode.sync == "local":
-        exposed = max(0.0, seconds - measured.compute_seconds)
-    else:
-        exposed = max(seconds - hidden_seconds, measured.link.seconds(sent * shape.last / shape.weights))
-    rounding = measured.rounding_seconds / mode.inner_steps if mode.wire in LEVELS else 0.0
-    return Estimate(mode, sent, exposed, share_of(exposed, measured.compute_seconds + rounding))
-
-
-def choose(estimates: list[Estimate]) -> Estimate:
-    """Return the first, hence mildest, that waits little enough; if none does, the one that waits least."""
-    fine = [each for each in estimates if each.share < ALLOWED]
-    return fine[0] if fine else min(estimates, key=lambda each: each.share)
 
 
 class Fixed:

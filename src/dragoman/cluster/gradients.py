@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman.cluster.across import Exchange, Hosts, total
-from dragoman.cluster.wire import DTYPES, Group, all_reduce_bytes
+from dragoman.cluster.estimate import all_reduce_bytes
+from dragoman.cluster.wire import DTYPES, Group
 
 Bucket = Any  # torch.distributed.GradBucket, which has no types
 Answer = torch.futures.Future[Tensor]

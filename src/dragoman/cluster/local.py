@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.cluster.across import Exchange, Hosts, total
+from dragoman.cluster.estimate import BLOCK
 from dragoman.cluster.gradients import flatten, parts
-from dragoman.cluster.wire import BLOCK
 
 MOMENTUM = "outer_momentum"  # its name in a checkpoint
 

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.cluster.across import Hosts, find_hosts
+from dragoman.cluster.estimate import LEVELS, Mode
 from dragoman.cluster.gradients import Answer, Exact, Feedback, LowRank, Quantised, Rounded
 from dragoman.cluster.local import Local
-from dragoman.cluster.wire import DTYPES, LEVELS
+from dragoman.cluster.wire import DTYPES
 from dragoman.cluster.world import World
 from dragoman.config import Cluster
 
@@ -33,19 +34,6 @@ from dragoman.config import Cluster
 SMALL_BUCKET_MB = 4
 
 Tensors = Callable[[], Iterable[Tensor]]
-
-
-@dataclass(frozen=True)
-class Mode:
-    """One way to stay one model; the settings that no choice is made about are the recipe's."""
-
-    sync: str
-    wire: str
-    inner_steps: int = 1
-
-    def __str__(self) -> str:
-        every = f", each weight every {self.inner_steps} steps" if self.sync == "local" else ""
-        return f"{self.sync}, {self.wire}{every}"
 
 
 def mode_of(cfg: Cluster) -> Mode:

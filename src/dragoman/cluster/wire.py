@@ -9,31 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dragoman.cluster.estimate import BLOCK, LEVELS, all_gather_bytes, padded
+
 Group = dist.ProcessGroup
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-LEVELS = {"int8": 127, "int4": 7}  # the largest whole number; the scale belongs to it
-BLOCK = 64  # numbers that share a scale: a quarter bit for each, and one large number coarsens only its block
 # Numbers handled at a time on a CPU: they stay in its cache, which makes rounding five times faster.
 CHUNK = 2**18
-
-
-def all_reduce_bytes(size: int, members: int) -> int:
-    """Return what one member sends to sum ``size`` bytes in a ring: a share to its neighbour, twice round."""
-    return 2 * (members - 1) * size // members
-
-
-def all_gather_bytes(size: int, members: int) -> int:
-    """Return what one member sends for all to hold everybody's ``size`` bytes."""
-    return (members - 1) * size
-
-
-def wire_bytes(numbers: int, wire: str) -> int:
-    """Return the bytes of one member's numbers as they travel."""
-    if wire in DTYPES:
-        return numbers * DTYPES[wire].itemsize
-    blocks = _padded(numbers) // BLOCK
-    return blocks * (BLOCK // (2 if wire == "int4" else 1) + torch.bfloat16.itemsize)
 
 
 def encode(values: Tensor, wire: str) -> tuple[Tensor, Tensor]:
@@ -44,7 +26,7 @@ def encode(values: Tensor, wire: str) -> tuple[Tensor, Tensor]:
     if wire in DTYPES:
         rounded = values.to(DTYPES[wire])
         return rounded.view(torch.uint8), rounded.to(torch.float32, copy=True)
-    numbers, total = len(values), _padded(len(values))
+    numbers, total = len(values), padded(len(values))
     seen = torch.nn.functional.pad(values, (0, total - numbers))
     scales = torch.empty(total // BLOCK, dtype=torch.bfloat16, device=values.device)
     wholes = torch.empty(total, dtype=torch.int8, device=values.device)
@@ -66,7 +48,7 @@ def decode(data: Tensor, numbers: int, wire: str) -> Tensor:
     """Return the float32 numbers that ``encode`` said it would be."""
     if wire in DTYPES:
         return data.view(DTYPES[wire]).to(torch.float32)
-    blocks = _padded(numbers) // BLOCK
+    blocks = padded(numbers) // BLOCK
     scales = data[-blocks * torch.bfloat16.itemsize :].view(torch.bfloat16)
     wholes = data[: -blocks * torch.bfloat16.itemsize].view(torch.int8)
     if wire == "int4":
@@ -100,10 +82,6 @@ class Gather:
             self.sent if member == self._me else decode(data, self._numbers, self._wire)
             for member, data in enumerate(self._all)
         ]
-
-
-def _padded(numbers: int) -> int:
-    return -(-numbers // (2 * BLOCK)) * 2 * BLOCK
 
 
 def _chunks(values: Tensor) -> list[tuple[int, int]]:

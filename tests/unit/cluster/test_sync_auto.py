@@ -7,19 +7,19 @@ import torch
 from torch import nn
 
 from dragoman.cluster import auto
-from dragoman.cluster.auto import (
+from dragoman.cluster.auto import Auto, Decision
+from dragoman.cluster.estimate import (
     GRADIENTS,
     WEIGHTS,
-    Auto,
-    Decision,
     Estimate,
     Link,
     Measured,
+    Mode,
     Shape,
     choose,
     estimate,
 )
-from dragoman.cluster.sync import Cost, Mode
+from dragoman.cluster.sync import Cost
 
 MODES = GRADIENTS + WEIGHTS
 BASE = Shape(weights=7_500_000, last=2_000_000, workers=2, hosts=2)

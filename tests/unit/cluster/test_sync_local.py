@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from dragoman.cluster.across import Hosts, same_host
+from dragoman.cluster.estimate import BLOCK
 from dragoman.cluster.local import MOMENTUM, Local, Slice, lengthen
-from dragoman.cluster.wire import BLOCK
 from tests.unit.cluster.test_sync_gradients import ALONE, together
 
 

@@ -3,15 +3,12 @@
 import pytest
 import torch
 
+from dragoman.cluster.estimate import BLOCK, all_gather_bytes, all_reduce_bytes, wire_bytes
 from dragoman.cluster.wire import (
-    BLOCK,
     CHUNK,
     LEVELS,
-    all_gather_bytes,
-    all_reduce_bytes,
     decode,
     encode,
-    wire_bytes,
 )
 
 WIRES = ["float32", "bf16", "int8", "int4"]
