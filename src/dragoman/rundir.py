@@ -1,9 +1,9 @@
 """The files of a run: this module owns every name in a run directory.
 
-runs/NAME/  recipe.toml  run.json  outcome.json  log.txt  events/rank000.jsonl …  tensorboard/
+runs/NAME/  recipe.toml  run.json  outcome.json  log.txt  events/rank000.jsonl …  telemetry/HOST.jsonl  tensorboard/
             checkpoints/step-00001000/{model.safetensors optimizer.safetensors state.json MANIFEST.json}
             models/step-00001000/  best -> models/step-00001000  scores.jsonl  hypotheses/  samples.txt
-            lane.log
+            sentence_losses.jsonl  report.html  explain.json  lane.log
 """
 
 import re
@@ -62,6 +62,20 @@ class RunDir:
         return self.path / "scores.jsonl"
 
     @property
+    def sentence_losses(self) -> Path:
+        """The dev loss of every sentence at every evaluation: step, dev_nll, dev_tokens."""
+        return self.path / "sentence_losses.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def explanation(self) -> Path:
+        """The answers to the twelve questions."""
+        return self.path / "explain.json"
+
+    @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 
@@ -84,6 +98,9 @@ class RunDir:
 
     def events(self, rank: int) -> Path:
         return self.path / "events" / f"rank{rank:03d}.jsonl"
+
+    def telemetry(self, host: str) -> Path:
+        return self.path / "telemetry" / f"{host}.jsonl"
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / step_name(step)

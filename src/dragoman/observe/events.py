@@ -2,8 +2,11 @@
 
 Every event has ``event`` (its name), ``time`` (Unix seconds) and ``rank``; the rest depends on the name:
 
-    start       the first event of a new run       resume      … of a run that goes on, with its step
-    step        step, loss, nll, tokens, lr, seconds, gradient_norm
+    start       the first event of a new run       resume      … of a run that goes on; both with step, world, host,
+                device, precision, parameters, interface, peak_flops (of this worker's device, measured)
+    link        hosts, latency_seconds, bytes_per_second: what the network between hosts can do, measured at the start
+    step        step, loss, nll, tokens, lr, seconds, gradient_norm, world, micro_batches, epoch, bytes_sent,
+                exposed_seconds, flops (of this rank), phases: {name: seconds}
     skip        step, why                          rollback    step, to_step, why, rate_scale
     evaluation  step, dev_loss, train_loss, seconds
     sync        step, mode, why, measured, estimates: what `cluster.sync = auto` chose
@@ -11,6 +14,12 @@ Every event has ``event`` (its name), ``time`` (Unix seconds) and ``rank``; the 
     score       a line of scores.jsonl             stop, finish    step
     stall       who holds up the world, and doing what            recovery    seconds
     lost        why this worker gave up
+
+The seconds of a step run from the end of the step before, without evaluations, checkpoints and samples in between.
+They are the sum of its phases, each measured on its rank: ``data`` waiting for micro-batches; ``compute`` forward and
+backward; ``exchange`` the exposed part of bringing gradients or weights together; ``agree`` adding up losses;
+``optimizer`` with clipping; ``logging`` telling of the step before. The rank that waits least in ``exchange`` and
+``agree`` is the one the others wait for: its waiting is the transfer, what the others wait longer is for it.
 
 A run that goes back, or goes on from a checkpoint, emits the steps after it again: the last event of a step
 counts. JSON knows no NaN and no Infinity: they are written as the strings "nan", "inf" and "-inf", which
@@ -40,6 +49,9 @@ FINISH = "finish"
 STALL = "stall"
 RECOVERY = "recovery"
 LOST = "lost"
+LINK = "link"
+
+EDGES = (START, RESUME, STOP, FINISH)  # where a launch begins and ends
 
 
 class EventLog:
