@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.cluster.wire import Gather, Group, encode
+from dragoman.cluster.wire import Gather, Group, chunks, decode, encode
 from dragoman.cluster.world import World
 
 
@@ -73,29 +73,44 @@ def same_host(workers: Sequence[tuple[str, int]]) -> list[list[int]]:
 class Exchange:
     """What ``combine`` makes of all hosts' numbers, on its way; the workers of a host give the same numbers.
 
-    ``sent`` is what the other hosts see of this one's, after rounding.
+    Takes the numbers and what is to be added to them as ``encode`` does, and like it leaves in ``values`` what
+    rounding lost. ``combine`` is given pieces of whole blocks.
     """
 
     def __init__(
-        self, hosts: Hosts, values: Tensor, wire: str, combine: Callable[[list[Tensor]], Tensor]
+        self,
+        hosts: Hosts,
+        values: Tensor,
+        wire: str,
+        combine: Callable[[list[Tensor]], Tensor],
+        more: Tensor | None = None,
+        weight: float = 1.0,
     ) -> None:
         self._hosts, self._combine, self._gather = hosts, combine, None
-        self.bytes_sent = 0
-        if hosts.across is None:
-            # Equal workers round equally, so this one knows what its host's first worker sends.
-            self.sent = encode(values, wire)[1]
-        else:
-            self._gather = Gather(values, wire, hosts.across)
-            self.sent, self.bytes_sent = self._gather.sent, self._gather.bytes_sent
+        self._numbers, self._wire, self.bytes_sent = len(values), wire, 0
+        # Equal workers round equally, so each knows what its host's first worker sends.
+        self._data = encode(values, wire, more, weight)
+        if hosts.across is not None:
+            self._gather = Gather(self._data, self._numbers, wire, hosts.across)
+            self.bytes_sent = self._gather.bytes_sent
+
+    def sent(self) -> Tensor:
+        """Return what the other hosts see of this one's numbers, after rounding."""
+        return decode(self._data, self._numbers, self._wire)
 
     def drain(self) -> None:
         """Wait until all has arrived."""
         if self._gather is not None:
             self._gather.drain()
 
-    def wait(self) -> Tensor:
-        """Return the combination, the same bits on every worker of every host."""
-        result = torch.empty_like(self.sent) if self._gather is None else self._combine(self._gather.wait())
+    def wait(self, result: Tensor | None = None) -> Tensor:
+        """Return the combination, the same bits on every worker of every host, in ``result`` if given."""
+        if result is None:
+            result = torch.empty(self._numbers, device=self._data.device)
+        self.drain()
+        if self._gather is not None:
+            for start, end in chunks(result):
+                result[start:end] = self._combine(self._gather.numbers(start, end))
         if self._hosts.workers > 1:
             dist.broadcast(result, self._hosts.first, group=self._hosts.here)
         return result

@@ -46,13 +46,8 @@ def wire_bytes(numbers: int, wire: str) -> int:
     """Return the bytes of one member's numbers as they travel."""
     if wire in BYTES:
         return numbers * BYTES[wire]
-    blocks = padded(numbers) // BLOCK
+    blocks = -(-numbers // BLOCK)
     return blocks * (BLOCK // (2 if wire == "int4" else 1) + BYTES["bf16"])
-
-
-def padded(numbers: int) -> int:
-    """Return how many numbers travel where whole blocks do, in two halves."""
-    return -(-numbers // (2 * BLOCK)) * 2 * BLOCK
 
 
 @dataclass(frozen=True)

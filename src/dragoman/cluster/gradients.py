@@ -141,7 +141,8 @@ class Quantised(Keeping):
     def __init__(self, model: nn.Module, hosts: Hosts, wire: str) -> None:
         super().__init__(model, hosts.here, list(model.parameters()))
         self.hosts, self.wire, self.shares = hosts, wire, hosts.count
-        self._sending: list[tuple[list[nn.Parameter], Exchange]] = []
+        self._rows: dict[tuple[nn.Parameter, ...], Tensor] = {}  # the residuals of a bucket's weights
+        self._sending: list[tuple[Tensor, Exchange]] = []
 
     @torch.no_grad()
     def bucket(self, bucket: Bucket) -> Answer:
@@ -150,23 +151,27 @@ class Quantised(Keeping):
             # Waited for, because what comes next must be in the same order on every host.
             dist.all_reduce(buffer, group=self.group)
             self.bytes_sent += all_reduce_bytes(buffer.numel() * buffer.element_size(), self.members)
-        weights = list(bucket.parameters())
-        kept = [self.residual[weight] for weight in weights]
-        whole = flatten(kept).add_(buffer, alpha=1 / self.loss_scale)
-        exchange = Exchange(self.hosts, whole, self.wire, total)
+        row = self._row(tuple(bucket.parameters()))
+        exchange = Exchange(self.hosts, row, self.wire, total, buffer, 1 / self.loss_scale)
         self.bytes_sent += exchange.bytes_sent
-        torch._foreach_copy_(kept, parts(whole.sub_(exchange.sent), kept))
-        self._sending.append((weights, exchange))
+        self._sending.append((buffer, exchange))
         return _known(buffer)
 
     @torch.no_grad()
     def finish(self) -> None:
-        for weights, exchange in self._sending:
-            gradients = [weight.grad for weight in weights if weight.grad is not None]
-            torch._foreach_copy_(gradients, parts(exchange.wait(), gradients))
+        for buffer, exchange in self._sending:  # gradients are views of their bucket
+            exchange.wait(buffer)
             if self.loss_scale != 1.0:
-                torch._foreach_mul_(gradients, self.loss_scale)
+                buffer.mul_(self.loss_scale)
         self._sending.clear()
+
+    def _row(self, weights: tuple[nn.Parameter, ...]) -> Tensor:
+        """Return the residuals of a bucket's weights in one row; they are moved there when it is first asked for."""
+        if weights not in self._rows:
+            kept = [self.residual[weight] for weight in weights]
+            self._rows[weights] = flatten(kept)
+            self.residual.update(zip(weights, parts(self._rows[weights], kept), strict=True))
+        return self._rows[weights]
 
     def _total(self, kept: Tensor) -> Tensor:
         return Exchange(self.hosts, kept, "float32", total).wait()

@@ -115,7 +115,7 @@ class Local:
         difference = difference.add(momentum, alpha=self.decay).mul_(self.learning_rate)
         # The common weights move; mine move from where the others saw me to there.
         common.sub_(difference)
-        move = exchange.sent - difference
+        move = exchange.sent() - difference
         torch._foreach_add_(slice.weights, parts(move, slice.weights))
         self._sending = None
 

@@ -9,64 +9,95 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.cluster.estimate import BLOCK, LEVELS, all_gather_bytes, padded
+from dragoman.cluster.estimate import BLOCK, BYTES, LEVELS, all_gather_bytes
 
 Group = dist.ProcessGroup
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Numbers handled at a time on a CPU: they stay in its cache, which makes rounding five times faster.
+# Numbers handled at a time on a CPU: they stay in its cache, which makes rounding several times faster.
 CHUNK = 2**18
 
 
-def encode(values: Tensor, wire: str) -> tuple[Tensor, Tensor]:
-    """Return flat float32 numbers as bytes, and as the numbers that ``decode`` will make of them.
+def encode(values: Tensor, wire: str, more: Tensor | None = None, weight: float = 1.0) -> Tensor:
+    """Return flat float32 numbers as bytes, and leave in ``values`` what rounding lost of them.
 
-    A block with a number that is not finite is decoded to numbers that are not: nothing wrong is made to look right.
+    ``weight`` times ``more`` is added to the numbers first. A block with a number that is not finite is decoded to
+    numbers that are not: nothing wrong is made to look right.
     """
     if wire in DTYPES:
-        rounded = values.to(DTYPES[wire])
-        return rounded.view(torch.uint8), rounded.to(torch.float32, copy=True)
-    numbers, total = len(values), padded(len(values))
-    seen = torch.nn.functional.pad(values, (0, total - numbers))
-    scales = torch.empty(total // BLOCK, dtype=torch.bfloat16, device=values.device)
-    wholes = torch.empty(total, dtype=torch.int8, device=values.device)
-    for start, end in _chunks(seen):
-        part = seen[start:end].view(-1, BLOCK)
-        scale = (part.abs().amax(1) / LEVELS[wire]).to(torch.bfloat16)
-        scales[start // BLOCK : end // BLOCK] = scale
+        if more is not None:
+            values.add_(more, alpha=weight)
+        rounded = values.to(DTYPES[wire], copy=True)
+        values.sub_(rounded)
+        return rounded.view(torch.uint8)
+    data, wholes, scales = _room(len(values), wire, values.device)
+    for start, end in chunks(values):
+        part = values[start:end]
+        if more is not None:
+            part.add_(more[start:end], alpha=weight)
+        rows = slice(start // BLOCK, -(-end // BLOCK))
+        short = -len(part) % BLOCK
+        block = (torch.nn.functional.pad(part, (0, short)) if short else part).view(-1, BLOCK)
+        scale = block.abs().amax(1).div_(LEVELS[wire]).to(torch.bfloat16)
         factor = scale.to(torch.float32)[:, None]
-        part.div_(factor.clamp_min(torch.finfo(torch.float32).tiny)).round_()
-        wholes[start:end] = part.view(-1).to(torch.int8)
-        part.mul_(factor)
-    if wire == "int4":
-        low, high = wholes.view(2, -1)  # the first half in the lower four bits
-        wholes = low.bitwise_and_(15).bitwise_or_(high << 4)
-    return torch.cat([wholes.view(torch.uint8), scales.view(torch.uint8)]), seen[:numbers]
+        rounded = block.div(factor.clamp_min(torch.finfo(torch.float32).tiny)).round_()
+        scales[rows] = scale
+        _pack(rounded.to(torch.int8), wholes[rows])
+        part.sub_(rounded.mul_(factor).view(-1)[: len(part)])
+    return data
 
 
-def decode(data: Tensor, numbers: int, wire: str) -> Tensor:
-    """Return the float32 numbers that ``encode`` said it would be."""
+def decode(data: Tensor, numbers: int, wire: str, start: int = 0, end: int | None = None) -> Tensor:
+    """Return the float32 numbers that ``encode`` was given, without what it left; all, or those of whole blocks."""
+    end = numbers if end is None else end
     if wire in DTYPES:
-        return data.view(DTYPES[wire]).to(torch.float32)
-    blocks = padded(numbers) // BLOCK
-    scales = data[-blocks * torch.bfloat16.itemsize :].view(torch.bfloat16)
-    wholes = data[: -blocks * torch.bfloat16.itemsize].view(torch.int8)
-    if wire == "int4":
-        wholes = torch.cat([wholes << 4 >> 4, wholes >> 4])  # shifting right keeps the sign
-    values = torch.empty(len(wholes), device=data.device)
-    for start, end in _chunks(values):
-        factor = scales[start // BLOCK : end // BLOCK].to(torch.float32)[:, None]
-        torch.mul(wholes[start:end].view(-1, BLOCK), factor, out=values[start:end].view(-1, BLOCK))
-    return values[:numbers]
+        return data.view(DTYPES[wire])[start:end].to(torch.float32)
+    rows = slice(start // BLOCK, -(-end // BLOCK))
+    _, wholes, scales = _room(numbers, wire, data.device, data)
+    factor = scales[rows].to(torch.float32)[:, None]
+    return torch.mul(_unpack(wholes[rows]), factor).view(-1)[: end - start]
+
+
+def chunks(values: Tensor) -> list[tuple[int, int]]:
+    """Return the bounds of the pieces, of whole blocks, that are best handled one after the other."""
+    size = len(values) if values.is_cuda else CHUNK
+    return [(start, min(start + size, len(values))) for start in range(0, len(values), max(size, 1))]
+
+
+def _room(
+    numbers: int, wire: str, device: torch.device, data: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return bytes for that many numbers, new if not given, as rows of wholes and scales, one for each block."""
+    blocks = -(-numbers // BLOCK)
+    width = BLOCK // 2 if wire == "int4" else BLOCK
+    if data is None:
+        data = torch.empty(blocks * (width + BYTES["bf16"]), dtype=torch.uint8, device=device)
+    wholes, scales = data[: blocks * width], data[blocks * width :]
+    return data, wholes.view(torch.int8).view(blocks, width), scales.view(torch.bfloat16)
+
+
+def _pack(wholes: Tensor, room: Tensor) -> None:
+    """Put whole numbers into bytes; four bits suffice where two have room in one: a block's first half goes below."""
+    if room.shape[1] == BLOCK:
+        room.copy_(wholes)
+    else:
+        low, high = wholes[:, : BLOCK // 2], wholes[:, BLOCK // 2 :]
+        torch.bitwise_or(low & 15, high << 4, out=room)
+
+
+def _unpack(packed: Tensor) -> Tensor:
+    """Return the whole numbers of ``_pack``."""
+    if packed.shape[1] == BLOCK:
+        return packed
+    return torch.cat([packed << 4 >> 4, packed >> 4], dim=1)  # shifting right keeps the sign
 
 
 class Gather:
-    """Everybody's flat float32 numbers, on their way. ``sent`` is what the others will see of mine."""
+    """Everybody's bytes for as many numbers, on their way."""
 
-    def __init__(self, values: Tensor, wire: str, group: Group) -> None:
-        self._numbers, self._wire, self._me = len(values), wire, group.rank()
+    def __init__(self, data: Tensor, numbers: int, wire: str, group: Group) -> None:
+        self._numbers, self._wire = numbers, wire
         members = group.size()
-        data, self.sent = encode(values, wire)
         self.bytes_sent = all_gather_bytes(len(data), members)
         self._all = [torch.empty_like(data) for _ in range(members)]
         self._work = dist.all_gather(self._all, data, group=group, async_op=True)
@@ -75,15 +106,6 @@ class Gather:
         """Wait until all has arrived."""
         self._work.wait()
 
-    def wait(self) -> list[Tensor]:
-        """Return the numbers of all members in order, the same bits for every member."""
-        self.drain()
-        return [
-            self.sent if member == self._me else decode(data, self._numbers, self._wire)
-            for member, data in enumerate(self._all)
-        ]
-
-
-def _chunks(values: Tensor) -> list[tuple[int, int]]:
-    size = len(values) if values.is_cuda else CHUNK
-    return [(start, min(start + size, len(values))) for start in range(0, len(values), max(size, 1))]
+    def numbers(self, start: int, end: int) -> list[Tensor]:
+        """Return a piece of all members' numbers in order, the same bits for every member."""
+        return [decode(data, self._numbers, self._wire, start, end) for data in self._all]

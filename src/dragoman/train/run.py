@@ -33,7 +33,7 @@ from dragoman.data.shards import Dataset
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json
-from dragoman.machine import end_process
+from dragoman.machine import end_process, keep_memory
 from dragoman.model.transformer import Transformer
 from dragoman.observe.console import Console, Silent
 from dragoman.observe.tensorboard import Curves, NoCurves
@@ -61,6 +61,7 @@ def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
 
     A ``quiet`` one leaves standard output to somebody else.
     """
+    keep_memory()
     recipe = load_recipe(str(run.recipe))
     with noted_signals() as signals:
         try:
