@@ -7,7 +7,7 @@ which leads to a milder mode for the rest of the run. All workers decide from th
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement
 WATCH_STEPS = 100  # between later looks
 TOO_MUCH = 0.15  # of a step's time spent waiting makes it think again
 GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
+COMPUTING = ("data", "compute", "agree", "optimizer")  # phases of a step that no other mode makes shorter
 SAMPLE = 2**20  # numbers whose rounding is timed
 
 
@@ -67,8 +68,8 @@ class Decision:
 class Fixed:
     """The recipe says which mode: nothing to choose."""
 
-    def after_step(self, step: int, computing_seconds: float, cost: Cost) -> None:
-        """Look at what a step took, waiting apart; now and then, think again."""
+    def after_step(self, step: int, spent: Mapping[str, float], cost: Cost) -> None:
+        """Look at what a step took, in seconds by phase; now and then, think again."""
 
     def after_evaluation(self, step: int, dev_loss: float) -> None:
         """Look at what the model has learned; the workers are settled."""
@@ -98,8 +99,8 @@ class Auto(Fixed):
         self._best: float | None = None
         self._worse = 0
 
-    def after_step(self, step: int, computing_seconds: float, cost: Cost) -> None:
-        self._steps.append((computing_seconds, cost.exposed_seconds))
+    def after_step(self, step: int, spent: Mapping[str, float], cost: Cost) -> None:
+        self._steps.append((sum(spent[phase] for phase in COMPUTING), cost.exposed_seconds))
         if not self._warm and len(self._steps) == WARM_UP:
             self._steps.clear()
             self._warm = True

@@ -28,6 +28,10 @@ class PhaseClock:
             self._spent[self._phase] += now - self._since
         self._phase, self._since = phase, now
 
+    def lasting(self) -> float:
+        """Return the seconds since the last turn."""
+        return self._now() - self._since
+
     def step_done(self, exposed_seconds: float = 0.0) -> dict[str, float]:
         """Return the seconds of each phase since the last call, and turn to telling of them.
 

@@ -1,10 +1,10 @@
 """Telemetry: a small process beside the workers of a host that looks at the machine once a second.
 
 ``telemetry/HOST.jsonl`` gets a line each time: ``time``, ``host``, ``interface``; ``cpu``, percent of each core that
-the run may use; ``cpu_run``, cores that the run's processes use; ``memory_used``, ``memory_total`` and ``memory_run`` in
-bytes, the last without pages that processes share; ``received``, ``sent``, ``read``, ``written``, bytes through the run's
-interface and all disks since boot; ``gpus``, a list with ``utilisation`` in percent, ``memory_used``, ``memory_total``,
-``power_watts`` and ``clock_mhz`` of each GPU of the run. What a machine does not tell is null.
+the run may use; ``cpu_run``, cores that the run's processes use; ``memory_used``, ``memory_total``, ``memory_run``,
+bytes, the last without pages that processes share; ``received``, ``sent``, ``read``, ``written``, bytes through the
+run's interface and all disks since boot; ``gpus``, a list with ``utilisation`` in percent, ``memory_used``,
+``memory_total``, ``power_watts`` and ``clock_mhz`` of each GPU of the run. What a machine does not tell is null.
 
 It ends with the worker that started it, however that ended, and never disturbs training: a line that does not fit on
 the disk is left out, any other failure ends it with one line in the log.

@@ -11,7 +11,6 @@ a score) is added up with the losses first.
 
 import math
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -44,6 +43,9 @@ from dragoman.train.optimizers import Optimizer
 from dragoman.train.precision import autocast, update_loss_scale
 from dragoman.train.reporter import Reporter
 from dragoman.train.schedules import learning_rate
+
+Share = list[tuple[int, Batch]]  # a worker's of a step: (index in the step, micro-batch)
+Feed = Ahead[tuple[Step, Share]]
 
 
 class Ending(Enum):
@@ -132,8 +134,7 @@ def train(job: Job) -> Ending:
         job.report.step(step, totals.loss, totals.nll, rate, norm, why, spent, cost)
         job.watch.step_done(sum(spent.values()))
         job.at("measure")
-        computing = sum(spent[phase] for phase in ("data", "compute", "agree", "optimizer"))
-        job.choice.after_step(state.step, computing, cost)
+        job.choice.after_step(state.step, spent, cost)
 
         stopping = totals.interrupted or totals.terminated
         state.stopped_early = state.stopped_early or bool(totals.stop_early)
@@ -154,10 +155,10 @@ def train(job: Job) -> Ending:
     return Ending.STOPPED_EARLY if state.stopped_early else Ending.FINISHED
 
 
-def open_feed(job: Job) -> Ahead[tuple[Step, list[tuple[int, Batch]]]]:
-    """Read ahead this worker's share of each step that is still to come: (index in the step, micro-batch)."""
+def open_feed(job: Job) -> Feed:
+    """Read ahead this worker's share of each step that is still to come."""
 
-    def steps(first: int = job.state.step + 1) -> Iterator[tuple[Step, list[tuple[int, Batch]]]]:
+    def steps(first: int = job.state.step + 1) -> Iterator[tuple[Step, Share]]:
         for number in range(first, job.recipe.train.steps + 1):
             step = job.plan.step(number)
             mine = range(job.world.rank, len(step.micro_batches), job.world.size)
@@ -166,7 +167,7 @@ def open_feed(job: Job) -> Ahead[tuple[Step, list[tuple[int, Batch]]]]:
     return Ahead(steps)
 
 
-def accumulate(job: Job, step: Step, batches: list[tuple[int, Batch]]) -> Tensor:
+def accumulate(job: Job, step: Step, batches: Share) -> Tensor:
     """Add up the gradients of this worker's micro-batches, then the world's; return (loss, nll) sums of mine."""
     sums = torch.zeros(2, dtype=torch.float64, device=job.world.device)
     # Losses are divided by the tokens of the whole step: the sum over the world is then the step's mean gradient.
@@ -196,6 +197,7 @@ def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
 
 def add_up(job: Job, sums: Tensor, norm: Tensor) -> Totals:
     """Share losses and wishes with the world. Reading the numbers waits for the device: once per step."""
+    job.at("compute")
     wishes = [
         signal.SIGINT in job.signals,
         signal.SIGTERM in job.signals,
@@ -203,7 +205,6 @@ def add_up(job: Job, sums: Tensor, norm: Tensor) -> Totals:
         job.report.wants_early_stop(),
         job.saver.failed,
     ]
-    job.at("compute")
     mine = torch.tensor([*sums.tolist(), norm.item(), *wishes], dtype=torch.float64)
     job.at("agree")
     totals = Totals(*job.world.sum(mine).tolist())
@@ -269,7 +270,6 @@ def rehearse(job: Job) -> None:
 
 def evaluate(job: Job) -> None:
     """Measure dev loss and clean training-sample loss, and note whether dev still improves."""
-    started = time.perf_counter()
     job.at("evaluate")
     recipe, state = job.recipe, job.state
     with job.average.applied() if job.average is not None else nullcontext():
@@ -287,32 +287,29 @@ def evaluate(job: Job) -> None:
             and 0 < recipe.evaluate.patience <= state.evaluations_since_best
         ):
             state.stopped_early = True
-    job.report.evaluation(state.step, sentences, clean.mean(), time.perf_counter() - started)
+    job.report.evaluation(state.step, sentences, clean.mean(), job.clock.lasting())
     job.choice.after_evaluation(state.step, dev)
 
 
 def show_sample(job: Job) -> None:
     """Let the model translate a dev sentence, another one each time."""
-    started = time.perf_counter()
     job.at("sample")
     if job.world.leads:
         index = np.array([job.state.step // job.recipe.log.samples_every % len(job.dev)])
         [src_ids], [tgt_ids] = job.dev.gather(index, 0), job.dev.gather(index, 1)
         prediction = greedy(job.model, src_ids, autocast(job.precision, job.world.device))
-        seconds = time.perf_counter() - started
-        job.report.sample(job.state.step, src_ids, tgt_ids, prediction, seconds)
+        job.report.sample(job.state.step, src_ids, tgt_ids, prediction, job.clock.lasting())
 
 
 def save(job: Job) -> None:
     """Write a checkpoint of this moment in the background."""
-    started = time.perf_counter()
     job.at("checkpoint")
     job.state.went_back_to = None
     job.state.sync = job.choice.state()
     if job.keeps_checkpoints:
         job.saver.save(job.state, job.tensors())
     job.collector.collect()
-    job.report.checkpoint(job.state.step, time.perf_counter() - started)
+    job.report.checkpoint(job.state.step, job.clock.lasting())
 
 
 def load(job: Job) -> bool:
@@ -344,9 +341,7 @@ def load(job: Job) -> bool:
     return True
 
 
-def go_back(
-    job: Job, feed: Ahead[tuple[Step, list[tuple[int, Batch]]]], verdict: Verdict, why: str
-) -> Ahead[tuple[Step, list[tuple[int, Batch]]]]:
+def go_back(job: Job, feed: Feed, verdict: Verdict, why: str) -> Feed:
     """Return to the last good checkpoint with a lower learning rate, or give up; return the feed from there.
 
     A checkpoint that did not help before is not good: it was written when the weights were already spoilt.
