@@ -1,12 +1,13 @@
 """What does it cost that a run watches itself?
 
-    python bench/telemetry_cost.py            two workers on two cores, five rounds; about five minutes
-    python bench/telemetry_cost.py --quick    one round of few steps, for a look
+    python bench/telemetry_cost.py            two workers on two cores; about five minutes
+    python bench/telemetry_cost.py --quick    a minute, for a look
 
-Three figures. *Step*: the median step with telemetry over the median step without, the same training, one after the
-other and in turns who is first; the median of all rounds counts. *Sampler*: the CPU that the process uses, as a share
-of one core, after its start. *Recording*: what is done in every step beside training (the marks of phases, the count
-of operations, the event), measured alone, as a share of the median step.
+Three figures. *Step*: within one training, the sampler is stopped and let go in turns of a few seconds; the mean step
+of a turn with it over that of the turn without it beside; the median of all pairs counts, and its standard error says
+how well it is known. *Sampler*: the CPU that it uses while it may, as a share of one core. *Recording*: what is done in
+every step beside training (the marks of phases, the count of operations, the event), measured alone, as a share of the
+median step.
 
 The target: under 1 % of the step, and under 1 % of a core.
 """
@@ -14,7 +15,6 @@ The target: under 1 % of the step, and under 1 % of a core.
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -27,7 +27,6 @@ import numpy as np
 import psutil
 from signature import signature
 
-from dragoman.files import read_json_lines
 from dragoman.model.flops import training_flops
 from dragoman.observe.events import STEP, EventLog, read_events
 from dragoman.observe.phases import PhaseClock
@@ -37,9 +36,10 @@ from dragoman.rundir import RunDir
 SETTINGS = [
     'data.train="builtin:20000"', 'data.dev="builtin:50"', 'data.test="builtin:4"', "evaluate.beam=1",
     "evaluate.every_steps=1000000", "evaluate.train_sample=50", "checkpoint.every_steps=1000000",
-    "log.samples_every=0", "log.tensorboard=false",
+    "log.samples_every=0", "log.tensorboard=false", "train.steps=1000000",
 ]  # fmt: skip
-WARM_STEPS = 5
+TURN_SECONDS = 4.0
+WARM_SECONDS = 5.0
 MARKS = [
     "data",
     "compute",
@@ -54,16 +54,10 @@ MARKS = [
 ]
 
 
-def train(directory: Path, steps: int, *, telemetry: bool) -> dict[str, float]:
-    """Run one training; return its median step and, with telemetry, the sampler's share of a core."""
+def start(directory: Path) -> "tuple[RunDir, subprocess.Popen[bytes], psutil.Process]":
+    """Start a training without end; return it with its sampler, once its steps go."""
     run = RunDir(directory / "run")
-    shutil.rmtree(run.path, ignore_errors=True)
-    changes = [
-        *SETTINGS,
-        f'data.directory="{directory / "datasets"}"',
-        f"train.steps={steps}",
-        f"log.telemetry={str(telemetry).lower()}",
-    ]
+    changes = [*SETTINGS, f'data.directory="{directory / "datasets"}"']
     options = [part for each in changes for part in ("--set", each)]
     command = [
         sys.executable,
@@ -80,23 +74,38 @@ def train(directory: Path, steps: int, *, telemetry: bool) -> dict[str, float]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     with open(directory / "log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    looks: list[tuple[float, float]] = []  # (moment, seconds of CPU that the sampler has used)
-    while process.poll() is None:
-        for each in psutil.Process(process.pid).children(recursive=True):
-            try:
-                if "dragoman.observe.telemetry" in each.cmdline() and read_json_lines(run.events(0))[-1:]:
-                    looks.append((time.monotonic(), sum(each.cpu_times()[:2])))
-            except psutil.Error:
-                continue  # it has just ended
-        time.sleep(1)
-    if process.returncode:
-        sys.exit((directory / "log").read_text()[-3000:])
-    seconds = [event["seconds"] for event in read_events(run.events(0), STEP)][WARM_STEPS:]
-    found = {"step_seconds": statistics.median(seconds)}
-    if telemetry:
-        (began, used), (ended, most) = looks[1], looks[-1]  # the first look may fall into its start
-        found["sampler_share"] = (most - used) / (ended - began)
-    return found
+    while not (run.events(0).exists() and read_events(run.events(0), STEP)):
+        if process.poll() is not None:
+            sys.exit((directory / "log").read_text()[-3000:])
+        time.sleep(0.5)
+    family = psutil.Process(process.pid).children(recursive=True)
+    [sampler] = [each for each in family if "dragoman.observe.telemetry" in each.cmdline()]
+    return run, process, sampler
+
+
+def take_turns(sampler: psutil.Process, turns: int) -> tuple[list[tuple[float, float]], float]:
+    """Stop the sampler and let it go in turns; return when each turn began and ended, and its share of a core."""
+    spans, used = [], 0.0
+    for turn in range(turns):
+        sampler.resume() if turn % 2 else sampler.suspend()
+        before, began = sum(sampler.cpu_times()[:2]), time.time()
+        time.sleep(TURN_SECONDS)
+        spans.append((began, time.time()))
+        used += sum(sampler.cpu_times()[:2]) - before
+    sampler.resume()
+    return spans, used / sum(ended - began for began, ended in spans[1::2])
+
+
+def mean_steps(steps: list[dict[str, Any]], spans: list[tuple[float, float]]) -> list[float]:
+    """Return the mean of the steps that lie in each turn as a whole."""
+    return [
+        statistics.mean(
+            step["seconds"]
+            for step in steps
+            if began <= step["time"] - step["seconds"] and step["time"] <= ended
+        )
+        for began, ended in spans
+    ]
 
 
 def recording_seconds(directory: Path, times: int = 2000) -> float:
@@ -113,27 +122,23 @@ def recording_seconds(directory: Path, times: int = 2000) -> float:
     return (time.perf_counter() - began) / times
 
 
-def measure(directory: Path, rounds: int, steps: int) -> dict[str, Any]:
-    train(directory, WARM_STEPS + 2, telemetry=False)  # prepares the data
-    ratios, shares, without = [], [], []
-    for number in range(rounds):
-        order = (True, False) if number % 2 else (False, True)
-        found = {telemetry: train(directory, steps, telemetry=telemetry) for telemetry in order}
-        ratios.append(found[True]["step_seconds"] / found[False]["step_seconds"])
-        shares.append(found[True]["sampler_share"])
-        without.append(found[False]["step_seconds"])
-        print(
-            f"round {number + 1}: step x {ratios[-1]:.4f}, sampler {shares[-1]:.2%} of a core",
-            file=sys.stderr,
-        )
-    step, recording = statistics.median(without), recording_seconds(directory)
+def measure(directory: Path, turns: int) -> dict[str, Any]:
+    run, process, sampler = start(directory)
+    time.sleep(WARM_SECONDS)
+    spans, share = take_turns(sampler, turns)
+    process.terminate()
+    process.wait()
+    steps = read_events(run.events(0), STEP)
+    means = mean_steps(steps, spans)
+    ratios = [on / off for off, on in zip(means[::2], means[1::2], strict=True)]
+    step, recording = statistics.median(each["seconds"] for each in steps), recording_seconds(directory)
     return {
-        "rounds": rounds,
-        "steps": steps,
+        "turns": turns,
         "step_seconds": round(step, 4),
         "step_ratio": round(statistics.median(ratios), 4),
-        "step_ratios": [round(ratio, 4) for ratio in sorted(ratios)],
-        "sampler_share_of_a_core": round(statistics.median(shares), 4),
+        # Of a median: a quarter more than of a mean.
+        "standard_error": round(1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5, 4),
+        "sampler_share_of_a_core": round(share, 4),
         "recording_microseconds": round(recording * 1e6),
         "recording_share_of_step": round(recording / step, 5),
     }
@@ -142,14 +147,13 @@ def measure(directory: Path, rounds: int, steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--turns", type=int, default=64)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    rounds, steps = (1, 20) if given.quick else (given.rounds, given.steps)
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as directory:
-        result = {**measure(Path(directory), rounds, steps), "load_before": round(load, 1), **signature()}
+        found = measure(Path(directory), 8 if given.quick else given.turns)
+    result = {**found, "load_before": round(load, 1), **signature()}
     print(
         json.dumps(result) if given.json else "\n".join(f"{name}: {value}" for name, value in result.items())
     )
