@@ -32,8 +32,10 @@ PHASES = {
     "exchange": Phase("waiting in the exchange", waits=True),  # of gradients
     "agree": Phase("waiting for the sums of all", waits=True),  # losses, wishes, decisions
     "optimizer": Phase("updating the weights"),
+    "settle": Phase("bringing all workers into the same state", waits=True, rare=True),
     "evaluate": Phase("evaluating", rare=True),
     "sample": Phase("translating a sample", rare=True),
+    "measure": Phase("measuring device and network", waits=True, rare=True),
     "checkpoint": Phase("saving a checkpoint", rare=True),
     "restore": Phase("loading a checkpoint", rare=True),
     "left": Phase("leaving", rare=True),  # the last beat of a rank that stops its watchdog
