@@ -198,6 +198,30 @@ def export(
         print(f"{path}: {size / 1e6:.1f} MB. Translate with:  dragoman translate {path} < input.txt")
 
 
+def explain(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run; or another toolkit's TensorBoard directory or log.")
+    ],
+    json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the report, a page that opens from disk.")
+    ] = None,
+) -> None:
+    """What happened in a run? Twelve questions, each with a verdict, the numbers, and what to do next."""
+    from dragoman.observe.explain import explain as answer_all
+    from dragoman.observe.explain import to_json
+    from dragoman.observe.explain.page import print_page
+    from dragoman.observe.foreign import read_history
+
+    history = read_history(run)
+    answers = answer_all(history)
+    print_json(to_json(history, answers)) if json else print_page(history, answers)
+    if html is not None:
+        from dragoman.observe.report import write_report
+
+        write_report(history, answers, html)
+
+
 def doctor(
     hosts: HostsOption = None,
     ssh_port: SshPortOption = None,
@@ -312,6 +336,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "translate": translate,
     "export": export,
+    "explain": explain,
     "doctor": doctor,
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {"prepare": data_prepare, "show": data_show}
