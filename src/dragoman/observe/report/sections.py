@@ -24,8 +24,9 @@ NUM_SAMPLES = 24
 NUM_NUMBERS = 4  # of a verdict, shown at once; the rest on demand
 NUM_CHECKPOINTS = 12
 
-# Whether "yes" is good news, by the beginning of the key. Other questions have no good or bad answer.
-GOOD_NEWS = {"q02": True, "q03": False, "q04": True, "q05": False}
+BAD_NEWS = ("q03", "q05")  # questions whose "yes" is bad news
+NEITHER = ("q11", "q12")  # and those whose answer is neither good nor bad
+COMPARED = ("q02", "q03", "q04", "q05")  # shown for each of several runs
 ENDINGS = {
     "finished": ("good", "finished"),
     "running": ("info", "running"),
@@ -85,10 +86,11 @@ def verdicts(answers: Sequence[Any]) -> str:
 
 def tone(key: str, verdict: str) -> str:
     """Return which colour a verdict has: good, bad, info or unclear."""
-    good = GOOD_NEWS.get(key[:3])
     if verdict not in ("yes", "no"):
         return "unclear"
-    return "info" if good is None else "good" if (verdict == "yes") == good else "bad"
+    if key[:3] in NEITHER:
+        return "info"
+    return "good" if (verdict == "yes") != (key[:3] in BAD_NEWS) else "bad"
 
 
 def _verdict(answer: Any) -> str:
@@ -98,9 +100,9 @@ def _verdict(answer: Any) -> str:
     sure = f"{answer.confidence:.0%} sure" if answer.verdict in ("yes", "no") else ""
     return (
         f'<li id="{esc(answer.key)}" class="{tone(answer.key, answer.verdict)}">'
-        f'<header><h3>{esc(answer.question)}</h3><p class="sure">{sure}</p>'
-        f'<p class="verdict">{esc(answer.verdict)}</p></header>'
-        f'<p class="claim">{esc(answer.claim)}</p><p>{esc(answer.summary)}</p>{_pairs(shown)}'
+        f'<header><h3>{esc(answer.question)}</h3><p class="verdict">{esc(answer.verdict)}</p></header>'
+        f'<p class="claim">{esc(answer.claim)}: {esc(answer.verdict)}<span>{sure}</span></p>'
+        f"<p>{esc(answer.summary)}</p>{_pairs(shown)}"
         + (f"<details><summary>more numbers</summary>{_pairs(rest)}</details>" if rest else "")
         + (f'<ul class="advice">{advice}</ul>' if advice else "")
         + "</li>"
@@ -263,7 +265,7 @@ def run_table(rows: Iterable[tuple[str, str, History, Sequence[Any]]]) -> str:
             f'<a class="chip {tone(each.key, each.verdict)}" href="{esc(address)}#{esc(each.key)}" '
             f'title="{esc(each.question)} {esc(each.claim)}">{esc(_words(each.key[4:]))}: {esc(each.verdict)}</a>'
             for each in answers
-            if each.key[:3] in GOOD_NEWS
+            if each.key[:3] in COMPARED
         )
         figures = dict((label, value) for label, value, _ in _figures(history))
         lines.append(
