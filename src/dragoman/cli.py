@@ -222,6 +222,22 @@ def explain(
         write_report(history, answers, html)
 
 
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a directory with several.")],
+    web: Annotated[bool, typer.Option("--web", help="Serve a live page on this machine instead.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 is any that is free.")] = 8765,
+) -> None:
+    """Show a run while it goes on: progress, curves, workers, verdicts so far."""
+    if web:
+        from dragoman.serve.live import serve_live
+
+        serve_live(run, port, lambda address: print(f"{address}  (Ctrl-C ends)", flush=True))
+    else:
+        from dragoman.observe.watch import watch_terminal
+
+        watch_terminal(run)
+
+
 def doctor(
     hosts: HostsOption = None,
     ssh_port: SshPortOption = None,
@@ -336,6 +352,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "translate": translate,
     "export": export,
+    "watch": watch,
     "explain": explain,
     "doctor": doctor,
 }

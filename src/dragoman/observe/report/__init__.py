@@ -70,12 +70,16 @@ def write_report(history: History, answers: "Sequence[Answer]", path: Path) -> N
     write_text(path, render(shown, meta=policy, scripts=tags))
 
 
-def render(shown: View, *, meta: str, scripts: str) -> str:
-    """Return the HTML of a page, with ``meta`` in its head and ``scripts`` at its end."""
+def render(shown: View, *, meta: str, scripts: str, live: str = "") -> str:
+    """Return the HTML of a page, with ``meta`` in its head and ``scripts`` at its end.
+
+    ``live`` is the address where the page asks for news.
+    """
     links = "".join(f'<a href="#{esc(each.name)}">{esc(each.title)}</a>' for each in shown.sections)
     parts = {
         "meta": meta,
         "title": esc(shown.title),
+        "live": esc(live),
         "style": resource("page.css"),
         "head": shown.head,
         "links": links,
