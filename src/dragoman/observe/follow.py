@@ -6,6 +6,7 @@ Steps and samples are kept as growing columns. A history that was returned is go
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dragoman.observe.history import PHASES, STEP_COLUMNS, Column, History, Samp
 from dragoman.recipe import load_recipe
 from dragoman.rundir import RunDir, step_directories
 
+PIECE_BYTES = 1 << 20
 ROWS = (*STEP_COLUMNS, *PHASES)
 
 
@@ -62,7 +64,7 @@ class Follower:
                 self._losses[losses.step] = losses
         found.sentence_losses = dict(self._losses)
         for file in sorted((self.path / "telemetry").glob("*.jsonl")):
-            piece = history._samples(file.stem, self._new(file))
+            piece = history._samples(file.stem, list(self._new(file)))
             if len(piece):
                 before = self._samples.get(file.stem)
                 self._samples[file.stem] = piece if before is None else _joined(before, piece)
@@ -81,7 +83,7 @@ class Follower:
         self._losses: dict[int, history.SentenceLosses] = {}
         self._samples: dict[str, Samples] = {}
 
-    def _new(self, file: Path) -> list[dict[str, Any]]:
+    def _new(self, file: Path) -> Iterator[dict[str, Any]]:
         return self._tails.setdefault(file, Tail(file)).read()
 
 
@@ -98,27 +100,28 @@ class Tail:
         except OSError:
             return self._offset > 0
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return the objects of the whole lines that were appended."""
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of the whole lines that were appended, a piece of the file at a time."""
         try:
-            with open(self._path, "rb") as file:
-                file.seek(self._offset)
-                whole_lines = file.read().rpartition(b"\n")[0]
+            file = open(self._path, "rb")  # noqa: SIM115 - closed below; a file that is not there yet is empty
         except OSError:
-            return []
-        self._offset += len(whole_lines) + 1 if whole_lines else 0
-        found = []
-        for line in whole_lines.splitlines():
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
-                entry = None
-            if isinstance(entry, dict):
-                found.append(entry)
-            elif line.strip():
-                self._bad += 1
-        self._good += len(found)
-        return found
+            return
+        with file:
+            file.seek(self._offset)
+            while lines := file.readlines(PIECE_BYTES):
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        return  # somebody is writing it
+                    self._offset += len(line)
+                    try:
+                        entry = json.loads(line)
+                    except (ValueError, RecursionError):
+                        entry = None
+                    if isinstance(entry, dict):
+                        self._good += 1
+                        yield entry
+                    elif line.strip():
+                        self._bad += 1
 
     def problems(self) -> list[str]:
         total = self._bad + self._good

@@ -39,18 +39,21 @@ class Watched:
     def __init__(self, path: Path) -> None:
         self._follower = Follower(path)
         self._next_answers = 0.0
-        self.history = self._follower.read()
+        self._answered: object = None  # of what the answers tell
         self.answers: list[Answer] = []
+        self.look()
 
-    def look(self, now: float | None = None) -> None:
-        """Read what is new. Asks the questions again when that is due, or the run has ended since."""
-        now = time.monotonic() if now is None else now
-        before, self.history = self.history.ending, self._follower.read()
-        if now >= self._next_answers or self.history.ending != before:
+    def look(self) -> None:
+        """Read what is new, and ask the questions again where that may give other answers and is due."""
+        history = self.history = self._follower.read()
+        steps = history.leader["step"][-1] if history.leader else 0
+        state = history.ending, steps, len(history.notes), len(history.scores)
+        ended = history.ending != "running"
+        if state != self._answered and (ended or time.monotonic() >= self._next_answers):
             began = time.monotonic()
-            self.answers = explain(self.history)
+            self.answers, self._answered = explain(history), state
             # Answering may take seconds on a long run: it shall take no more than a twentieth of the time.
-            self._next_answers = now + max(SECONDS_BETWEEN_ANSWERS, 20 * (time.monotonic() - began))
+            self._next_answers = began + max(SECONDS_BETWEEN_ANSWERS, 20 * (time.monotonic() - began))
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -75,7 +78,6 @@ def watch_terminal(path: Path, console: Console | None = None) -> None:
         console.print(several(runs))
         return
     watched = Watched(path)
-    watched.look()
     if not console.is_terminal or os.environ.get("TERM") == "dumb" or watched.history.ending != "running":
         console.print(screen(watched.history, watched.answers, time.time(), console.width))
         return
@@ -117,7 +119,6 @@ def several(runs: Sequence[Path]) -> RenderableType:
     table = Table("run", "", "step", "dev loss", "BLEU", "verdicts", box=None, pad_edge=False)
     for path in runs:
         watched = Watched(path)
-        watched.look()
         history = watched.history
         leader, scores = history.leader, history.scored("dev")
         table.add_row(

@@ -92,13 +92,11 @@ class Live:
         return shown, any(history.ending == "running" for history in histories.values())
 
     def _look(self, name: str, path: Path) -> Watched:
-        known = self._watched.get(name)
-        if known is None:
-            known = self._watched[name] = Watched(path)
-            known.look()
-        elif known.history.ending == "running":
-            known.look()
-        return known
+        if name in self._watched:
+            self._watched[name].look()
+        else:
+            self._watched[name] = Watched(path)
+        return self._watched[name]
 
 
 def build_app(path: Path) -> FastAPI:

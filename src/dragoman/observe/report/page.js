@@ -103,7 +103,7 @@
       body.querySelectorAll("details").forEach((each, order) => (each.open = open[order] || false));
     }
     charts = news.charts;
-    return drawAll();
+    return drawAll().then(() => (document.body.dataset.drawn = "yes"));
   };
 
   const poll = async (address, version) => {
