@@ -87,7 +87,15 @@ def write_run(
             dev = loss_at(step, steps) + 0.15
             tell(0, "evaluation", moment, step=step, dev_loss=dev, train_loss=dev - 0.1, seconds=2.0)
             predicted = f"{SENTENCES[1][: 8 + 36 * step // steps]}{text}"
-            tell(0, "sample", moment, step=step, source=SENTENCES[0] + text, target=SENTENCES[1], prediction=predicted)
+            tell(
+                0,
+                "sample",
+                moment,
+                step=step,
+                source=SENTENCES[0] + text,
+                target=SENTENCES[1],
+                prediction=predicted,
+            )
             value = bleu * (1 - math.exp(-4 * step / steps)) + noise.gauss(0, 0.2)
             scores.append(score("dev", step, value))
             moment += 2.0
@@ -116,7 +124,14 @@ def loss_at(step: int, steps: int) -> float:
 
 def score(name: str, step: int, bleu: float) -> dict[str, object]:
     interval = [bleu - 0.9, bleu + 1.1]
-    return {"set": name, "step": step, "bleu": bleu, "chrf": 2 * bleu, "ci95": interval, "model": f"models/{step}"}
+    return {
+        "set": name,
+        "step": step,
+        "bleu": bleu,
+        "chrf": 2 * bleu,
+        "ci95": interval,
+        "model": f"models/{step}",
+    }
 
 
 def telemetry(host: str, begin: float, end: float, noise: random.Random) -> list[dict[str, object]]:
@@ -137,7 +152,12 @@ def telemetry(host: str, begin: float, end: float, noise: random.Random) -> list
 
 
 def facts(text: str) -> dict[str, object]:
-    corpus = {"lines": 4_590_101, "pairs": 4_501_877, "bytes": [550e6, 630e6], "tokens": [123_000_000, 131_000_000]}
+    corpus = {
+        "lines": 4_590_101,
+        "pairs": 4_501_877,
+        "bytes": [550e6, 630e6],
+        "tokens": [123_000_000, 131_000_000],
+    }
     small = {"lines": 3000, "pairs": 3000, "bytes": [3.4e5, 3.9e5], "tokens": [80_000, 86_000]}
     return {
         "dataset": "datasets/0123456789abcdef",
@@ -148,9 +168,16 @@ def facts(text: str) -> dict[str, object]:
             "languages": {"src": "en", "tgt": "de"},
             "splits": {
                 "train": {**corpus, "corpora": [{**corpus, "paths": ["train.en" + text, "train.de"]}]},
-                "dev": {**small, "corpora": [{**small, "paths": ["dev.en", "dev.de"]}], "overlap_with_train": 3},
+                "dev": {
+                    **small,
+                    "corpora": [{**small, "paths": ["dev.en", "dev.de"]}],
+                    "overlap_with_train": 3,
+                },
             },
-            "dropped": {"empty": {"pairs": 1200, "examples": []}, "too long": {"pairs": 87_024, "examples": []}},
+            "dropped": {
+                "empty": {"pairs": 1200, "examples": []},
+                "too long": {"pairs": 87_024, "examples": []},
+            },
             "vocab": {"pieces": 32000, "size": 32000},
         },
     }

@@ -59,9 +59,14 @@ def tab(browser) -> Iterator[Tab]:
     """A tab of its own. What the page complains about, or runs without being asked to, is found at the end."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     tab = Tab(context.new_page())
-    tab.page.on("console", lambda said: tab.complaints.append(said.text) if said.type in ("error", "warning") else None)
+    tab.page.on(
+        "console",
+        lambda said: tab.complaints.append(said.text) if said.type in ("error", "warning") else None,
+    )
     tab.page.on("pageerror", lambda error: tab.complaints.append(str(error)))
-    tab.page.on("dialog", lambda dialog: (tab.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    tab.page.on(
+        "dialog", lambda dialog: (tab.complaints.append(f"dialog {dialog.message}"), dialog.dismiss())
+    )
     yield tab
     context.close()
     assert tab.complaints == []

@@ -39,15 +39,18 @@ def test_the_page_follows_a_run_and_keeps_its_zoom(tab, tmp_path, make_run):
     with served(path) as address:
         tab.open(address)
         assert 61 not in tab.curve("losses", "train")
-        tab.page.evaluate("Plotly.relayout(document.querySelector('#chart-losses .plot'), {'xaxis.range': [10, 80]})")
+        tab.page.evaluate(
+            "Plotly.relayout(document.querySelector('#chart-losses .plot'), {'xaxis.range': [10, 80]})"
+        )
         append(path, event="step", step=61, nll=1.234, loss=2.0, tokens=16000, seconds=1.0, lr=0.001, world=2)
         append(path, event="evaluation", step=61, dev_loss=1.5, train_loss=1.4, seconds=1.0)
-        tab.wait(
-            "document.querySelector('#chart-losses .plot').data.some((trace) => trace.x.includes(61))"
-        )
+        tab.wait("document.querySelector('#chart-losses .plot').data.some((trace) => trace.x.includes(61))")
         assert tab.curve("losses", "train")[61] == 1.234
         assert tab.curve("losses", "dev")[61] == 1.5
-        assert tab.page.evaluate("document.querySelector('#chart-losses .plot').layout.xaxis.range") == [10, 80]
+        assert tab.page.evaluate("document.querySelector('#chart-losses .plot').layout.xaxis.range") == [
+            10,
+            80,
+        ]
         assert "61" in tab.page.locator("#head").inner_text()
         append(path, event="finish", step=61)
         tab.wait("document.querySelector('.state').textContent === 'finished'")

@@ -26,10 +26,14 @@ def test_all_charts_are_drawn_offline_and_hold_the_events(tab, tmp_path, make_ru
     leader = history.leader
     rates = dict(zip(leader["step"], (pytest.approx(rate, rel=1e-5) for rate in leader["lr"]), strict=True))
     assert tab.curve("rate", "measured") == rates == tab.curve("rate", "formula")
-    assert tab.curve("bleu", "dev") == {x["step"]: pytest.approx(x["bleu"], rel=1e-5) for x in history.scored("dev")}
+    assert tab.curve("bleu", "dev") == {
+        x["step"]: pytest.approx(x["bleu"], rel=1e-5) for x in history.scored("dev")
+    }
     words = tab.page.locator(".verdicts .verdict").all_inner_texts()
     assert words == [answer.verdict for answer in explain(history)]
-    marks = tab.page.evaluate("document.querySelector('#chart-speed .plot').layout.shapes.map((each) => each.name)")
+    marks = tab.page.evaluate(
+        "document.querySelector('#chart-speed .plot').layout.shapes.map((each) => each.name)"
+    )
     assert marks.count("restart") == 1
     assert marks.count("evaluation") == len(history.evaluations)
 
@@ -47,7 +51,9 @@ def test_words_of_a_run_are_only_shown(tab, tmp_path, make_run):
 def test_zooming_one_chart_zooms_those_over_the_same_axis(tab, tmp_path, make_run):
     _, address = report_of(make_run(tmp_path / "run", steps=60))
     tab.open(address)
-    tab.page.evaluate("Plotly.relayout(document.querySelector('#chart-losses .plot'), {'xaxis.range': [10, 20]})")
+    tab.page.evaluate(
+        "Plotly.relayout(document.querySelector('#chart-losses .plot'), {'xaxis.range': [10, 20]})"
+    )
     tab.wait("document.querySelector('#chart-bleu .plot').layout.xaxis.range[1] === 20")
     assert tab.page.evaluate("document.querySelector('#chart-speed .plot').layout.xaxis.autorange") is True
 
@@ -63,6 +69,8 @@ def test_it_prints_with_its_charts(tab, tmp_path, make_run):
     assert pdf.startswith(b"%PDF")
     assert pdf.count(b"/Type /Page\n") >= 3
     assert set(tab.page.evaluate("window.printed")) == {660}
+    fits = "document.querySelectorAll('.plot').values().every((plot) => plot._fullLayout.width <= plot.clientWidth)"
+    tab.wait(fits)  # on the screen again
 
 
 def test_a_run_without_evidence_says_so(tab, tmp_path):

@@ -125,7 +125,9 @@ class Tail:
 
     def problems(self) -> list[str]:
         total = self._bad + self._good
-        return [f"{self._path.name}: {self._bad:,} of {total:,} lines cannot be read and are left out"] * (self._bad > 0)
+        return [f"{self._path.name}: {self._bad:,} of {total:,} lines cannot be read and are left out"] * (
+            self._bad > 0
+        )
 
 
 class Rank:
@@ -198,8 +200,12 @@ def _joined(before: Samples, after: Samples) -> Samples:
     empty: dict[str, Column] = {name: np.empty(0) for name in history.GPU_COLUMNS}
     gpus = []
     for place in range(max(len(before.gpus), len(after.gpus))):
-        pair = [(each.gpus[place] if place < len(each.gpus) else empty, len(each)) for each in (before, after)]
-        gpus.append({name: np.concatenate([_filled(gpu[name], size) for gpu, size in pair]) for name in empty})
+        pair = [
+            (each.gpus[place] if place < len(each.gpus) else empty, len(each)) for each in (before, after)
+        ]
+        gpus.append(
+            {name: np.concatenate([_filled(gpu[name], size) for gpu, size in pair]) for name in empty}
+        )
     columns = {name: np.concatenate([column, after[name]]) for name, column in before.columns.items()}
     return Samples(after.host, after.interface, max(before.cores, after.cores), columns, gpus)
 

@@ -103,6 +103,11 @@ def screen(history: History, answers: Sequence[Answer], now: float, width: int) 
     return Group(*parts)
 
 
+def print_verdicts(path: Path, console: Console | None = None) -> None:
+    """Print the short form of an explanation: a line a question."""
+    (console or Console(highlight=False)).print(_verdicts(Watched(path).answers))
+
+
 def sparkline(values: Column, width: int) -> str:
     """Return a curve in ``width`` characters: means of equal stretches, between its lowest and highest."""
     known = values[np.isfinite(values)]
@@ -127,7 +132,9 @@ def several(runs: Sequence[Path]) -> RenderableType:
             f"{leader['step'][-1]:,.0f}" if leader else "",
             f"{history.evaluations[-1].dev_loss:.3f}" if history.evaluations else "",
             f"{max(line['bleu'] for line in scores):.2f}" if scores else "",
-            Text("  ").join(_verdict(each) for each in watched.answers if each.key[:3] in ("q02", "q03", "q05")),
+            Text("  ").join(
+                _verdict(each) for each in watched.answers if each.key[:3] in ("q02", "q03", "q05")
+            ),
         )
     return table
 
@@ -208,14 +215,20 @@ def _state(history: History, rank: int, now: float) -> Text:
     """Say what a rank is doing: its last word, and where the time of its recent steps went."""
     track = history.tracks.get(rank)
     notes = [note for note in history.notes if note["rank"] == rank]
-    heard = max([note["time"] for note in notes[-1:]] + ([float(track["time"][-1])] if track else []), default=0.0)
+    heard = max(
+        [note["time"] for note in notes[-1:]] + ([float(track["time"][-1])] if track else []), default=0.0
+    )
     if track is None:
         return Text("has started, no step yet" if notes else "not heard of")
     words = f"step {track['step'][-1]:,.0f}"
-    recent = {name: float(np.nansum(track[name][-20:])) for name in ("data", "compute", "exchange", "optimizer")}
+    recent = {
+        name: float(np.nansum(track[name][-20:])) for name in ("data", "compute", "exchange", "optimizer")
+    }
     total = float(np.nansum(track["seconds"][-20:]))
     if total > 0 and any(recent.values()):
-        words += "  " + ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in recent.items() if seconds)
+        words += "  " + ", ".join(
+            f"{name} {seconds / total:.0%}" for name, seconds in recent.items() if seconds
+        )
     last = notes[-1]["event"] if notes and notes[-1]["time"] > track["time"][-1] else ""
     if last in (events.STALL, events.LOST):
         return Text(f"{words}  {last}", style="red")
@@ -228,7 +241,11 @@ def _verdicts(answers: Sequence[Answer]) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for answer in answers:
         mark = Text(answer.verdict, style=f"bold {STYLES[tone(answer.key, answer.verdict)]}")
-        table.add_row(mark, Text(answer.question, style="dim", no_wrap=True), Text(answer.summary, overflow="ellipsis", no_wrap=True))
+        table.add_row(
+            mark,
+            Text(answer.question, style="dim", no_wrap=True),
+            Text(answer.summary, overflow="ellipsis", no_wrap=True),
+        )
     return table
 
 

@@ -6,14 +6,13 @@ machine can reach it, and only under its own name: a page of somebody else that 
 """
 
 import json
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
@@ -42,15 +41,30 @@ HEADERS = {
 SHORTEST_PAUSE = 1.0  # seconds between two looks at a run
 
 
+@dataclass(frozen=True)
+class News:
+    """A view as JSON text, whether the run still goes on, and until when (monotonic) this need not be made again."""
+
+    version: str
+    running: bool
+    text: str
+    good_until: float
+
+    def after(self, version: str) -> str:
+        """Return what a page that has ``version`` does not know yet."""
+        head = json.dumps({"version": self.version, "running": self.running})
+        return head if version == self.version else f"{head[:-1]}, {self.text[1:]}"
+
+
 class Live:
     """The views of one or more runs, made anew when somebody asks and they are not fresh."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.single = [path] == find_runs(path)
+        self.path = path.resolve()
+        self.single = [self.path] == find_runs(self.path)
         self._lock = threading.Lock()
         self._watched: dict[str, Watched] = {}
-        self._made: dict[str, tuple[float, str]] = {}  # by name of the run, "" for all: (good until, JSON)
+        self._made: dict[str, News] = {}  # by name of the run, "" for all
 
     def names(self) -> dict[str, Path]:
         """Return the runs by name; new ones appear while we serve."""
@@ -61,20 +75,19 @@ class Live:
         with self._lock:
             return self._view(name)[0]
 
-    def news(self, name: str) -> str:
-        """Return a view as JSON, with whether it still changes and a version that changes with it."""
+    def news(self, name: str) -> "News":
+        """Return what there is to draw, made anew if it is not fresh."""
         with self._lock:
-            good_until, text = self._made.get(name, (0.0, ""))
-            if time.monotonic() >= good_until:
+            known = self._made.get(name)
+            if known is None or time.monotonic() >= known.good_until:
                 began = time.monotonic()
                 shown, running = self._view(name)
-                body = shown.to_json()
-                version = f"{hash(json.dumps(body)):x}"
-                text = json.dumps({"version": version, "running": running, **body}, allow_nan=False)
+                text = json.dumps(shown.to_json(), allow_nan=False)
                 # On a long run a look may take a second: it shall take no more than a fifth of the time.
-                spent = time.monotonic() - began
-                self._made[name] = (time.monotonic() + max(SHORTEST_PAUSE, 4 * spent), text)
-            return text
+                now = time.monotonic()
+                known = News(f"{hash(text):x}", running, text, now + max(SHORTEST_PAUSE, 4 * (now - began)))
+                self._made[name] = known
+            return known
 
     def _view(self, name: str) -> tuple[View, bool]:
         if name:
@@ -121,7 +134,9 @@ def build_app(path: Path) -> FastAPI:
     def page(name: str) -> Response:
         address = f"/data/{quote(name)}" if name else "/data"
         scripts = '<script src="/plotly.js"></script><script src="/page.js"></script>'
-        return Response(render(live.page(name), meta="", scripts=scripts, live=address), media_type="text/html")
+        return Response(
+            render(live.page(name), meta="", scripts=scripts, live=address), media_type="text/html"
+        )
 
     def first() -> str:
         return next(iter(live.names())) if live.single else ""
@@ -140,15 +155,14 @@ def build_app(path: Path) -> FastAPI:
 
     @app.get("/data/{name}")
     def data(name: str, version: str = "") -> Response:
-        text = live.news(known(name))
-        if version and text.startswith(f'{{"version": "{version}"'):
-            news = json.loads(text)
-            text = json.dumps({"version": version, "running": news["running"]})
+        text = live.news(known(name)).after(version)
         return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     @app.get("/plotly.js")
     def plotly() -> Response:
-        return Response(plotly_script(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+        return Response(
+            plotly_script(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"}
+        )
 
     @app.get("/page.js")
     def script() -> Response:
@@ -180,10 +194,6 @@ class Server(uvicorn.Server):
             self._ready(f"http://{HOST}:{listener.getsockname()[1]}/")
             with suppress(KeyboardInterrupt):
                 self.run(sockets=[listener])
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
 
 
 def serve_live(path: Path, port: int, ready: Callable[[str], None]) -> None:

@@ -33,7 +33,9 @@ def grow(path, parts, seed=3):
     files = [*path.glob("events/*.jsonl"), *path.glob("telemetry/*.jsonl"), path / "scores.jsonl"]
     whole = {file: file.read_bytes() for file in files}
     dice = random.Random(seed)
-    cuts = {file: sorted(dice.sample(range(len(text)), parts - 1)) + [len(text)] for file, text in whole.items()}
+    cuts = {
+        file: [*sorted(dice.sample(range(len(text)), parts - 1)), len(text)] for file, text in whole.items()
+    }
     for piece in range(parts):
         for file, text in whole.items():
             file.write_bytes(text[: cuts[file][piece]])

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from dragoman.observe.explain import Answer
 
 # A page that came from a file talks to nobody, and runs no script but ours, whatever a run has put into it.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
 
 
 @dataclass(frozen=True)

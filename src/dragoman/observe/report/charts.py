@@ -109,7 +109,7 @@ def losses(history: History, clock: Clock) -> Chart:
         "Losses",
         traces,
         "nats a token",
-        note="Train is every step's own, with dropout. Clean train is a fixed sample, measured as dev is: compare these two.",
+        note="Train is each step's own, with dropout. Clean train is a fixed sample, measured as dev is.",
         absent="No step and no evaluation is recorded.",
     )
 
@@ -134,13 +134,15 @@ def bleu(history: History, clock: Clock) -> Chart:
         shape = {"symbol": "square", "size": 9} if name == "test" else {"size": 6}
         mode = "markers" if name == "test" else "lines+markers"
         traces.append(
-            _trace(label, steps, values, colour, mode=mode, error_y=error) | {"marker": {"color": colour, **shape}}
+            _trace(label, steps, values, colour, mode=mode, error_y=error)
+            | {"marker": {"color": colour, **shape}}
         )
     best = best_first({"model": line["step"], **line} for line in history.scored("dev"))
     if best:
         star = {"symbol": "star", "size": 15, "color": "--c3", "line": {"color": "--paper", "width": 1}}
         traces.append(
-            _trace("best", [best[0]["step"]], [number(best[0]["bleu"])], "--c3", mode="markers") | {"marker": star}
+            _trace("best", [best[0]["step"]], [number(best[0]["bleu"])], "--c3", mode="markers")
+            | {"marker": star}
         )
     return _chart(
         history,
@@ -197,7 +199,11 @@ def split(history: History, clock: Clock) -> Chart:
                 | {"line": {"width": 0, "color": PART_COLOURS[part]}}
                 | {"hovertemplate": f"{part} %{{y:.4~g}} ms<extra></extra>"}
             )
-    left_out = f" Of {len(shares)} ranks, the {len(ranks)} with the most work are shown." if len(shares) > len(ranks) else ""
+    left_out = (
+        f" Of {len(shares)} ranks, the {len(ranks)} with the most work are shown."
+        if len(shares) > len(ranks)
+        else ""
+    )
     return _chart(
         history,
         clock,
@@ -219,7 +225,9 @@ def network(history: History, clock: Clock) -> Chart:
             if not np.isfinite(samples[name]).any():
                 continue
             label, colour = f"{_safe(host)} {direction}", SERIES[place]
-            rate = _curve(label, clock(samples["time"]), samples.rate(name) / MEGABIT, colour, dash=dash, width=1.4)
+            rate = _curve(
+                label, clock(samples["time"]), samples.rate(name) / MEGABIT, colour, dash=dash, width=1.4
+            )
             grown = _grown(samples[name]) / 1e9
             total = _curve(label, clock(samples["time"]), grown, colour, dash=dash, width=1.4)
             traces.append(rate | {"legendgroup": label})
@@ -250,14 +258,22 @@ def devices(history: History, clock: Clock) -> Chart:
     rows = ["CPU cores", "GPU %"] if gpus else ["CPU cores"]
     for place, (host, samples) in enumerate(_hosts(history)):
         moments, colour = clock(samples["time"]), SERIES[place]
-        for name, label, dash in (("cpu_run", "this run", "solid"), ("cpu", f"all, of {samples.cores}", "dot")):
+        for name, label, dash in (
+            ("cpu_run", "this run", "solid"),
+            ("cpu", f"all, of {samples.cores}", "dot"),
+        ):
             if np.isfinite(samples[name]).any():
                 traces.append(
                     _curve(f"{_safe(host)}: {label}", moments, samples[name], colour, dash=dash, width=1.4)
                 )
         for number_, gpu in enumerate(samples.gpus):
             traces.append(
-                _curve(f"{_safe(host)}: GPU {number_}", moments, gpu["utilisation"], SERIES[(place + number_ + 1) % 8])
+                _curve(
+                    f"{_safe(host)}: GPU {number_}",
+                    moments,
+                    gpu["utilisation"],
+                    SERIES[(place + number_ + 1) % 8],
+                )
                 | {"yaxis": "y2"}
             )
     return _chart(
@@ -317,14 +333,18 @@ def compare(histories: dict[str, History]) -> dict[str, Chart]:
         evaluations = history.evaluations
         if evaluations:
             steps = np.array([each.step for each in evaluations], float)
-            dev.append(_curve(label, steps, np.array([each.dev_loss for each in evaluations]), colour, dots=True))
+            dev.append(
+                _curve(label, steps, np.array([each.dev_loss for each in evaluations]), colour, dots=True)
+            )
         lines = history.scored("dev")
         if lines:
             steps = np.array([line["step"] for line in lines], float)
-            score.append(_curve(label, steps, np.array([number(line["bleu"]) for line in lines]), colour, dots=True))
+            score.append(
+                _curve(label, steps, np.array([number(line["bleu"]) for line in lines]), colour, dots=True)
+            )
         leader = history.leader
         if leader is not None:
-            moments, (tokens, seconds, steps) = _windows(
+            _moments, (tokens, seconds, steps) = _windows(
                 leader["time"], [leader["tokens"], leader["seconds"], leader["step"]], num=200
             )
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -353,7 +373,9 @@ def thin(x: Column, y: Column, limit: int = NUM_POINTS) -> tuple[Column, Column]
 
 def plain(values: Any) -> list[float | None]:
     """Return numbers as JSON can hold them: six digits are more than a chart shows, and no number is None."""
-    return [float(f"{each:.6g}") if math.isfinite(each) else None for each in np.asarray(values, float).tolist()]
+    return [
+        float(f"{each:.6g}") if math.isfinite(each) else None for each in np.asarray(values, float).tolist()
+    ]
 
 
 def _chart(

@@ -4,6 +4,7 @@
 (() => {
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const zoom = {};  // by axis, the range that is shown; nothing if all is
   let charts = {};
   let printing = false;
 
@@ -34,6 +35,7 @@
         layout[key] = { ...axis, ...chart.layout[key], title: { ...axis.title, ...chart.layout[key].title } };
       }
     }
+    if (zoom[chart.axis]) Object.assign(layout.xaxis, { range: [...zoom[chart.axis]], autorange: false });
     if (width) layout.width = width;
     return { data: resolve(chart.data, style), layout: resolve(layout, style) };
   };
@@ -81,6 +83,7 @@
     const range = change["xaxis.range[0]"] === undefined ? change["xaxis.range"] : [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     const automatic = change["xaxis.autorange"];
     if (!range && !automatic) return;
+    zoom[charts[name].axis] = automatic ? null : [...range];
     for (const [other, chart] of Object.entries(charts)) {
       if (other === name || chart.axis !== charts[name].axis || chart.absent) continue;
       const plot = place(other).querySelector(".plot");

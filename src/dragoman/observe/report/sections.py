@@ -113,7 +113,9 @@ def problems(history: History) -> str:
     """Return what could not be read, and what went wrong on the way."""
     told = [f"<li>{esc(problem)}</li>" for problem in history.problems]
     for note in history.noted(events.SKIP, events.ROLLBACK, events.STALL, events.LOST)[-50:]:
-        told.append(f"<li>{esc(_moment(note['time']))} · rank {esc(note['rank'])} · {esc(describe(note))}</li>")
+        told.append(
+            f"<li>{esc(_moment(note['time']))} · rank {esc(note['rank'])} · {esc(describe(note))}</li>"
+        )
     return f'<ul class="plain">{"".join(told)}</ul>' if told else "<p>None.</p>"
 
 
@@ -176,7 +178,10 @@ def _passport(facts: dict[str, Any]) -> str:
             warnings.append(f"{overlap:,} of {part['pairs']:,} pairs of {name} are in train too")
     titles = ["", "corpus", "lines", "kept", f"MB {src}", f"MB {tgt}", f"tokens {src}", f"tokens {tgt}"]
     lines = facts["splits"]["train"]["lines"]
-    dropped = [[name, f"{each['pairs']:,}", f"{each['pairs'] / lines:.2%}"] for name, each in facts["dropped"].items()]
+    dropped = [
+        [name, f"{each['pairs']:,}", f"{each['pairs'] / lines:.2%}"]
+        for name, each in facts["dropped"].items()
+    ]
     vocab = facts["vocab"]
     return (
         _table(titles, rows, texts=2)
@@ -192,9 +197,13 @@ def files(history: History) -> str:
         told = _absent("There is no checkpoint.")
     else:
         newest = max(history.checkpoints)
-        rows = [[file.name, PURPOSES.get(file.name, ""), size(file.bytes)] for file in history.checkpoints[newest]]
+        rows = [
+            [file.name, PURPOSES.get(file.name, ""), size(file.bytes)] for file in history.checkpoints[newest]
+        ]
         rows.append(["together", "", size(sum(file.bytes for file in history.checkpoints[newest]))])
-        told = f"<h3>The newest checkpoint, step {newest:,}</h3>" + _table(["file", "what it is", "size"], rows, texts=2)
+        told = f"<h3>The newest checkpoint, step {newest:,}</h3>" + _table(
+            ["file", "what it is", "size"], rows, texts=2
+        )
         steps = sorted(history.checkpoints)
         listed = ", ".join(f"{step:,}" for step in steps[-NUM_CHECKPOINTS:])
         told += f"<p>On disk: {len(steps):,}, at step {listed}.</p>"
@@ -267,10 +276,14 @@ def run_table(rows: Iterable[tuple[str, str, History, Sequence[Any]]]) -> str:
             for each in answers
             if each.key[:3] in COMPARED
         )
-        figures = dict((label, value) for label, value, _ in _figures(history))
+        figures = {label: value for label, value, _ in _figures(history)}
         lines.append(
-            f'<tr><td><a href="{esc(address)}">{esc(name)}</a></td><td><span class="chip {kind}">{esc(word)}</span></td>'
-            + "".join(f'<td class="n">{esc(figures.get(label, ""))}</td>' for label in ("steps", "time", "tokens a second"))
+            f'<tr><td><a href="{esc(address)}">{esc(name)}</a></td>'
+            f'<td><span class="chip {kind}">{esc(word)}</span></td>'
+            + "".join(
+                f'<td class="n">{esc(figures.get(label, ""))}</td>'
+                for label in ("steps", "time", "tokens a second")
+            )
             + f'<td class="n">{esc(score)}</td><td>{told}</td></tr>'
         )
     titles = ("run", "", "steps", "time", "tokens/s", "best BLEU", "verdicts")
@@ -300,8 +313,12 @@ def _where(history: History) -> str:
     hosts = {str(rank.get("host", "")) for rank in last.ranks} - {""}
     parts = [
         f"started {_moment(first.time)} UTC",
-        f"{last.world} worker{'s' * (last.world > 1)} on {len(hosts)} host{'s' * (len(hosts) > 1)}" if hosts else "",
-        f"{len(history.launches) - 1} restart{'s' * (len(history.launches) > 2)}" if len(history.launches) > 1 else "",
+        f"{last.world} worker{'s' * (last.world > 1)} on {len(hosts)} host{'s' * (len(hosts) > 1)}"
+        if hosts
+        else "",
+        f"{len(history.launches) - 1} restart{'s' * (len(history.launches) > 2)}"
+        if len(history.launches) > 1
+        else "",
     ]
     return esc(" · ".join(part for part in parts if part))
 
@@ -351,7 +368,9 @@ def _pairs(numbers: Sequence[tuple[str, str]]) -> str:
 
 def _is_short(value: Any) -> bool:
     """Whether a piece of evidence can be read at a glance; curves and long lists are in explain.json."""
-    return not isinstance(value, dict | list | tuple) or (len(value) <= 6 and not any(map(_is_nested, _inner(value))))
+    return not isinstance(value, dict | list | tuple) or (
+        len(value) <= 6 and not any(map(_is_nested, _inner(value)))
+    )
 
 
 def _is_nested(value: Any) -> bool:
