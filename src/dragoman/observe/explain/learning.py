@@ -18,7 +18,7 @@ from dragoman.observe.explain.answer import (
 )
 from dragoman.observe.history import Column, History, number
 from dragoman.observe.statistics import (
-    Curve,
+    TWO_SIDED,
     Interval,
     bootstrap_ratio,
     finite,
@@ -33,6 +33,7 @@ from dragoman.train.schedules import describe, learning_rate
 WORTH_NATS, WORTH_BLEU = 0.02, 0.5
 CERTAIN = 0.975  # one-sided; how sure a verdict has to be
 STEEP = 5  # times what is worth it, per doubling of the steps: few evaluations are enough to see it
+SMALL_RISE = 0.05  # nats; below, dev loss is called level
 NOISES = 3.0  # a rise below this many deviations of the curve's own noise is none
 SAME_RATE = 1e-6
 
@@ -121,7 +122,7 @@ def overfitting(case: Case) -> Finding:
             "more training text, or more dropout",
         ]
         return Finding(YES, summary, evidence, rises, advice)
-    small = 1 - rise.chance_above(WORTH_NATS)
+    small = 1 - rise.chance_above(SMALL_RISE)
     if small >= CERTAIN:
         return Finding(NO, f"{summary}: no rise worth the name", evidence, small)
     return unclear(f"{summary}: too little to be sure", evidence)
@@ -219,7 +220,7 @@ def _outlook(case: Case, steps: Column, values: Column, better: float, worth: fl
         outlook["slope_per_1000_steps"] = as_evidence(trend)
     if curve is None:
         return outlook | _short_outlook(steps, values, better, worth)
-    gain = _gain(curve, steps, values, better)
+    gain = curve.change(float(steps[-1]), 2 * float(steps[-1])).times(better)
     outlook["gain_by_twice_the_steps"] = as_evidence(gain)
     outlook["forecast"] = float(values[-1]) + better * gain.value
     more, less = gain.chance_above(worth), 1 - gain.chance_above(worth)
@@ -230,11 +231,6 @@ def _outlook(case: Case, steps: Column, values: Column, better: float, worth: fl
     if less >= CERTAIN or worsening:
         return outlook | {"vote": YES, "certainty": max(less, CERTAIN if worsening else 0.0)}
     return outlook | {"vote": UNCLEAR, "certainty": max(more, less)}
-
-
-def _gain(curve: Curve, steps: Column, values: Column, better: float) -> Interval:
-    """Return the improvement from the last step to twice as many, by the curve."""
-    return curve.change(float(steps[-1]), 2 * float(steps[-1])).times(better)
 
 
 def _short_outlook(steps: Column, values: Column, better: float, worth: float) -> dict[str, Any]:
@@ -264,29 +260,32 @@ def _say(name: str, outlook: dict[str, Any]) -> str:
         return f"{label} {last:{form}} at {outlook['points']} evaluations"
     sign = -1 if name == "dev_loss" else 1
     low, high = sorted((last + sign * gain["low"], last + sign * gain["high"]))
-    return f"{label} {last:{form}}, forecast for twice the steps {outlook['forecast']:{form}} ({low:{form}} to {high:{form}})"
+    forecast = f"{outlook['forecast']:{form}} ({low:{form}} to {high:{form}})"
+    return f"{label} {last:{form}}, forecast for twice the steps {forecast}"
 
 
 def _rise(history: History, steps: Column, dev: Column, best: int, last: int) -> tuple[Interval, str]:
     """Return how much higher dev loss is at the end than where it was lowest, and what that rests on.
 
-    Two things make it uncertain: that other dev sentences could have been chosen (bootstrap over them, in pairs), and
-    that weights wobble from evaluation to evaluation (the curve's own noise).
+    Two things make it uncertain: that weights wobble from evaluation to evaluation (a line through all evaluations
+    since, or the curve's own noise if those are few), and that other dev sentences could have been chosen (bootstrap
+    over them, in pairs).
     """
-    jitter = noise(dev)
-    before, after = (history.sentence_losses.get(int(steps[place])) for place in (best, last))
-    paired = before is not None and after is not None and len(before.nll) == len(after.nll) > 1
-    if paired and before is not None and after is not None:
-        keep = np.isfinite(before.nll) & np.isfinite(after.nll) & (before.tokens > 0)
-        rise = bootstrap_ratio((after.nll - before.nll)[keep], before.tokens[keep])
-        method = f"paired bootstrap over {int(keep.sum())} dev sentences, and the curve's own noise"
+    line = slope(steps[best:], dev[best:]) if last - best >= 4 else None
+    if line is not None:
+        rise, method = line.times(float(steps[last] - steps[best])), "a line through the evaluations since"
     else:
-        rise = Interval(float(dev[last] - dev[best]), *[float(dev[last] - dev[best])] * 2)
-        method = "the curve's own noise; the losses of single sentences are not recorded"
-        if math.isnan(jitter):
-            jitter = abs(rise.value)
-    # The lowest of many noisy values is too low: a rise has to be clear of that.
-    return rise.widened(0.0 if math.isnan(jitter) else jitter * NOISES / 2), method
+        value, wobble = float(dev[last] - dev[best]), noise(dev)
+        # The lowest of many noisy values is too low: a rise has to be clear of that.
+        wobble = abs(value) if math.isnan(wobble) else NOISES / 2 * wobble
+        rise, method = Interval(value, value, value).widened(wobble), "the curve's own noise"
+    before, after = (history.sentence_losses.get(int(steps[place])) for place in (best, last))
+    if before is None or after is None or len(before.nll) != len(after.nll):
+        return rise, f"{method}; the losses of single sentences are not recorded"
+    keep = np.isfinite(before.nll) & np.isfinite(after.nll) & (before.tokens > 0)
+    drawn = bootstrap_ratio((after.nll - before.nll)[keep], before.tokens[keep])
+    error = (drawn.high - drawn.low) / 2 / TWO_SIDED
+    return rise.widened(error), f"{method}, and a paired bootstrap over {int(keep.sum())} dev sentences"
 
 
 def _training(history: History, steps: Column, clean: Column) -> Column:
