@@ -96,22 +96,29 @@ class Curve:
         return Interval(mean, mean - half, mean + half)
 
 
-def fit_curve(steps: Column, values: Column) -> Curve | None:
+def fit_curve(steps: Column, values: Column, besides: Column | None = None) -> Curve | None:
     """Fit power laws and exponentials that level out; None for fewer than five points or steps that are all one.
 
-    Losses follow either; which of them is often open, and a forecast has to be as uncertain as that.
+    Losses follow either; which of them is often open, and a forecast has to be as uncertain as that. ``besides`` is
+    something else that moves the values in proportion: its part is taken out first, and is not part of the forecast.
     """
+    if besides is not None and np.ptp(besides) == 0:
+        besides = None
     count, last = len(steps), float(steps.max(initial=0.0))
-    if count < 5 or np.ptp(steps) == 0 or steps.min() <= 0:
+    degrees = count - 3 - (besides is not None)
+    if degrees < 2 or np.ptp(steps) == 0 or steps.min() <= 0:
         return None
     shapes = _shapes(steps / last)
-    centred = shapes - shapes.mean(1, keepdims=True)
+    centred, level = shapes - shapes.mean(1, keepdims=True), values - values.mean()
+    if besides is not None:
+        other = besides - besides.mean()
+        other = other / math.sqrt(float(other @ other))
+        centred, level = centred - (centred @ other)[:, None] * other, level - (level @ other) * other
     spread = (centred**2).sum(1)
-    drop = centred @ (values - values.mean()) / spread
-    squares = ((values - values.mean() - drop[:, None] * centred) ** 2).sum(1)
+    drop = centred @ level / spread
+    squares = ((level - drop[:, None] * centred) ** 2).sum(1)
     squares += 1e-12 * max(1.0, float(values @ values))  # a perfect fit is not perfectly certain
     weights = (squares / squares.min()) ** (-count / 2)
-    degrees = count - 3
     return Curve(
         last=last,
         weights=weights / weights.sum(),

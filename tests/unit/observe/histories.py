@@ -52,7 +52,10 @@ def step_history(
 ) -> History:
     """Return a run of one rank a host. All leave an exchange together, ``transfer`` after the last came."""
     random = np.random.default_rng(seed)
-    world, history = len(hosts), History(Path("made"), ending="finished", recipe=recipe(first_step + steps - 1))
+    world, history = (
+        len(hosts),
+        History(Path("made"), ending="finished", recipe=recipe(first_step + steps - 1)),
+    )
     factors = np.array([(slow or {}).get(rank, 1.0) for rank in range(world)])[:, None]
     computing = compute * factors * random.lognormal(0, spread, (world, steps))
     reading = data * random.lognormal(0, spread, (world, steps))
@@ -65,12 +68,25 @@ def step_history(
     sent = 4.0 * PARAMETERS if world > 1 else 0.0
     for rank, host in enumerate(hosts):
         columns = dict.fromkeys(STEP_COLUMNS, np.full(steps, np.nan))
-        columns |= {"step": numbers, "time": moments, "seconds": seconds[rank], "tokens": np.full(steps, 4096.0)}
+        columns |= {
+            "step": numbers,
+            "time": moments,
+            "seconds": seconds[rank],
+            "tokens": np.full(steps, 4096.0),
+        }
         columns |= {"world": np.full(steps, float(world)), "bytes_sent": np.full(steps, sent)}
         columns |= {"lr": np.array([learning_rate(int(step), history.recipe) for step in numbers])}
-        columns |= {"loss": 2 + 5 * numbers**-0.5, "flops": np.full(steps, 4e9), "exposed_seconds": waits[rank]}
+        columns |= {
+            "loss": 2 + 5 * numbers**-0.5,
+            "flops": np.full(steps, 4e9),
+            "exposed_seconds": waits[rank],
+        }
         columns |= {"data": reading[rank], "compute": computing[rank], "exchange": waits[rank]}
-        columns |= {"agree": np.zeros(steps), "optimizer": np.full(steps, 0.02), "logging": np.full(steps, 0.01)}
+        columns |= {
+            "agree": np.zeros(steps),
+            "optimizer": np.full(steps, 0.02),
+            "logging": np.full(steps, 0.01),
+        }
         history.tracks[rank] = Track(rank, host, columns)
     began = [
         {"event": "start", "time": BEGAN + rank / 100, "rank": rank, "step": first_step - 1, "world": world,
@@ -97,7 +113,12 @@ def _sampled(host: str, moments: Column, seconds: Column, sent: float) -> Sample
     times = np.arange(BEGAN, moments[-1] + 1)
     counter = np.interp(times, np.concatenate([[BEGAN], moments]), np.arange(len(moments) + 1) * sent)
     columns = {name: np.zeros(len(times)) for name in SAMPLE_COLUMNS}
-    columns |= {"time": times, "sent": counter.round(), "received": counter.round(), "cpu": np.full(len(times), 1.5)}
+    columns |= {
+        "time": times,
+        "sent": counter.round(),
+        "received": counter.round(),
+        "cpu": np.full(len(times), 1.5),
+    }
     columns |= {"memory_used": np.full(len(times), 1e9), "memory_total": np.full(len(times), 4e9)}
     return Samples(host, "eth0", 2, columns, [])
 
@@ -139,7 +160,11 @@ def curve_history(
     numbers = np.arange(1, last + 1, max(1, last // 500), dtype=np.float64)
     columns = dict.fromkeys((*STEP_COLUMNS, *PHASES), np.full(len(numbers), np.nan))
     columns |= {"step": numbers, "time": BEGAN + numbers, "seconds": np.full(len(numbers), 0.5)}
-    columns |= {"tokens": np.full(len(numbers), 4096.0), "world": np.ones(len(numbers)), "loss": train(numbers)}
+    columns |= {
+        "tokens": np.full(len(numbers), 4096.0),
+        "world": np.ones(len(numbers)),
+        "loss": train(numbers),
+    }
     columns |= {"lr": np.array([learning_rate(int(step), history.recipe) for step in numbers])}
     history.tracks[0] = Track(0, "host1", columns)
     start = {"event": "start", "time": BEGAN, "rank": 0, "step": 0, "world": 1, "host": "host1"}
@@ -170,7 +195,10 @@ def write_run(history: History, path: Path) -> Path:
     losses = history.sentence_losses.values()
     write_lines(
         run.sentence_losses,
-        [{"step": each.step, "dev_nll": each.nll.tolist(), "dev_tokens": each.tokens.tolist()} for each in losses],
+        [
+            {"step": each.step, "dev_nll": each.nll.tolist(), "dev_tokens": each.tokens.tolist()}
+            for each in losses
+        ],
     )
     write_lines(run.scores, history.scores)
     for host, samples in history.telemetry.items():
