@@ -409,7 +409,8 @@ def _ending(history: History) -> str:
     newest = max(
         [note["time"] for note in history.notes]
         + [float(track["time"][-1]) for track in history.tracks.values()]
-        + [float(samples["time"][-1]) for samples in history.telemetry.values()],
+        + [float(samples["time"][-1]) for samples in history.telemetry.values()]
+        + [began for began in [number(history.facts.get("time"))] if math.isfinite(began)],
         default=0.0,
     )
     return "running" if time.time() - newest < RUNNING_SECONDS else "killed"

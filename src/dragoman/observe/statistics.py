@@ -18,7 +18,8 @@ CONFIDENCE = 0.95  # of every interval
 TWO_SIDED = NORMAL.inv_cdf(0.5 + CONFIDENCE / 2)
 RESAMPLES = 1000
 SURE = 0.99  # nothing is ever more certain: all of it rests on assumptions
-EXPONENTS = np.geomspace(0.05, 3.0, 40)  # of the curves that a forecast weighs up
+EXPONENTS = np.geomspace(0.05, 3.0, 30)[:, None]  # of the power laws that a forecast weighs up
+DECAYS = np.geomspace(0.05, 3.0, 30)[:, None]  # of the exponentials, in units of the last step
 
 
 @dataclass(frozen=True)
@@ -76,21 +77,18 @@ def slope(x: Column, y: Column) -> Interval | None:
 
 @dataclass(frozen=True)
 class Curve:
-    """``a + b · step^-c``, with all exponents that fit weighed by how well they fit."""
+    """A curve that levels out, ``a + b · shape(step)``: all shapes, weighed by how well they fit."""
 
     last: float  # steps are counted in this
-    weights: Column  # of each exponent
-    floor: Column  # a
+    weights: Column  # of each shape
     drop: Column  # b
     drop_error: Column
     reach: float  # standard errors to each side of an interval
 
-    def at(self, step: float) -> float:
-        return float(self.weights @ (self.floor + self.drop * (step / self.last) ** -EXPONENTS))
-
     def change(self, start: float, end: float) -> Interval:
         """Return by how much the curve changes between two steps, with what is unknown of its shape."""
-        power = (end / self.last) ** -EXPONENTS - (start / self.last) ** -EXPONENTS
+        shapes = _shapes(np.array([start, end]) / self.last)
+        power = shapes[:, 1] - shapes[:, 0]
         changes = self.drop * power
         mean = float(self.weights @ changes)
         variance = self.weights @ ((self.drop_error * power) ** 2 + (changes - mean) ** 2)
@@ -98,29 +96,41 @@ class Curve:
         return Interval(mean, mean - half, mean + half)
 
 
-def fit_curve(steps: Column, values: Column) -> Curve | None:
-    """Fit a power law that levels out; None for fewer than five points or if the values are all the same step's."""
+def fit_curve(steps: Column, values: Column, besides: Column | None = None) -> Curve | None:
+    """Fit power laws and exponentials that level out; None for fewer than five points or steps that are all one.
+
+    Losses follow either; which of them is often open, and a forecast has to be as uncertain as that. ``besides`` is
+    something else that moves the values in proportion: its part is taken out first, and is not part of the forecast.
+    """
+    if besides is not None and np.ptp(besides) == 0:
+        besides = None
     count, last = len(steps), float(steps.max(initial=0.0))
-    if count < 5 or np.ptp(steps) == 0:
+    degrees = count - 3 - (besides is not None)
+    if degrees < 2 or np.ptp(steps) == 0 or steps.min() <= 0:
         return None
-    powers = (steps / last)[None, :] ** -EXPONENTS[:, None]  # exponent × point
-    centred = powers - powers.mean(1, keepdims=True)
+    shapes = _shapes(steps / last)
+    centred, level = shapes - shapes.mean(1, keepdims=True), values - values.mean()
+    if besides is not None:
+        other = besides - besides.mean()
+        other = other / math.sqrt(float(other @ other))
+        centred, level = centred - (centred @ other)[:, None] * other, level - (level @ other) * other
     spread = (centred**2).sum(1)
-    drop = centred @ (values - values.mean()) / spread
-    floor = values.mean() - drop * powers.mean(1)
-    squares = ((values - floor[:, None] - drop[:, None] * powers) ** 2).sum(1)
+    drop = centred @ level / spread
+    squares = ((level - drop[:, None] * centred) ** 2).sum(1)
     squares += 1e-12 * max(1.0, float(values @ values))  # a perfect fit is not perfectly certain
-    likelihood = -count / 2 * np.log(squares / squares.min())
-    weights = np.exp(likelihood)
-    degrees = count - 3
+    weights = (squares / squares.min()) ** (-count / 2)
     return Curve(
         last=last,
         weights=weights / weights.sum(),
-        floor=floor,
         drop=drop,
         drop_error=np.sqrt(squares / degrees / spread),
         reach=t_quantile(degrees),
     )
+
+
+def _shapes(steps: Column) -> Column:
+    """Return shape × step: what every shape has come down to at each step."""
+    return np.concatenate([steps**-EXPONENTS, np.exp(-steps / DECAYS)])
 
 
 def noise(values: Column) -> float:

@@ -121,7 +121,8 @@ class Case:
 
     @property
     def parameters(self) -> int | None:
-        return next((count for note in self.starts if (count := whole(note.get("parameters")))), None)
+        told = [*self.starts, self.history.facts]
+        return next((count for each in told if (count := whole(each.get("parameters")))), None)
 
     @property
     def link(self) -> tuple[float, float] | None:

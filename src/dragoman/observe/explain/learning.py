@@ -18,7 +18,7 @@ from dragoman.observe.explain.answer import (
 )
 from dragoman.observe.history import Column, History, number
 from dragoman.observe.statistics import (
-    Curve,
+    TWO_SIDED,
     Interval,
     bootstrap_ratio,
     finite,
@@ -31,8 +31,12 @@ from dragoman.train.schedules import describe, learning_rate
 
 # What twice the steps would have to bring to be worth it. A nat is natural: 0.02 are 2 % of perplexity.
 WORTH_NATS, WORTH_BLEU = 0.02, 0.5
+BEST_BLEU = 100.0
 CERTAIN = 0.975  # one-sided; how sure a verdict has to be
+ENDING = ("cosine", "linear")  # schedules that know the end of the run
+HUGE = 10  # times what is worth it
 STEEP = 5  # times what is worth it, per doubling of the steps: few evaluations are enough to see it
+SMALL_RISE = 0.05  # nats; below, dev loss is called level
 NOISES = 3.0  # a rise below this many deviations of the curve's own noise is none
 SAME_RATE = 1e-6
 
@@ -121,7 +125,7 @@ def overfitting(case: Case) -> Finding:
             "more training text, or more dropout",
         ]
         return Finding(YES, summary, evidence, rises, advice)
-    small = 1 - rise.chance_above(WORTH_NATS)
+    small = 1 - rise.chance_above(SMALL_RISE)
     if small >= CERTAIN:
         return Finding(NO, f"{summary}: no rise worth the name", evidence, small)
     return unclear(f"{summary}: too little to be sure", evidence)
@@ -200,7 +204,8 @@ def _bleu(history: History) -> tuple[Column, Column]:
 def _outlook(case: Case, steps: Column, values: Column, better: float, worth: float) -> dict[str, Any]:
     """Return what twice the steps would bring of one measure, and the vote that follows; empty if not known.
 
-    ``better`` is the sign of an improvement.
+    ``better`` is the sign of an improvement. Where the schedule leads the rate down to an end, part of the improvement
+    is due to the rate, and would not come twice: it is taken out, in proportion to the rate.
     """
     recipe = case.history.recipe
     if recipe is not None:  # before the peak of the rate a curve says nothing about its end
@@ -213,28 +218,34 @@ def _outlook(case: Case, steps: Column, values: Column, better: float, worth: fl
         tail = np.arange(len(steps)) >= len(steps) - 4
     trend = slope(steps[tail] / 1000, values[tail])
     half = steps >= steps[-1] / 4  # the beginning follows another law than the end
-    curve = fit_curve(steps[half], values[half]) or fit_curve(steps, values)
+    half = half if half.sum() >= 6 else np.ones(len(steps), bool)
+    rates = None
+    if recipe is not None and recipe.schedule.name in ENDING:
+        rates = np.array([learning_rate(int(step), recipe) for step in steps[half]])
+    curve = fit_curve(steps[half], values[half], rates)
+    best_possible = BEST_BLEU if better > 0 else math.inf
     outlook: dict[str, Any] = {"last": float(values[-1]), "points": len(steps), "worth": worth}
     if trend is not None:
         outlook["slope_per_1000_steps"] = as_evidence(trend)
     if curve is None:
         return outlook | _short_outlook(steps, values, better, worth)
-    gain = _gain(curve, steps, values, better)
+    gain = curve.change(float(steps[-1]), 2 * float(steps[-1])).times(better)
     outlook["gain_by_twice_the_steps"] = as_evidence(gain)
-    outlook["forecast"] = float(values[-1]) + better * gain.value
-    more, less = gain.chance_above(worth), 1 - gain.chance_above(worth)
-    rising = trend is not None and trend.times(better).low > 0
+    outlook["forecast"] = min(best_possible, max(0.0, float(values[-1]) + better * gain.value))
+    more = gain.chance_above(worth)
+    improving = trend is not None and trend.times(better).low > 0
     worsening = trend is not None and trend.times(better).high < 0
-    if more >= CERTAIN and rising:
+    if more >= CERTAIN and improving:
         return outlook | {"vote": NO, "certainty": more}
-    if less >= CERTAIN or worsening:
-        return outlook | {"vote": YES, "certainty": max(less, CERTAIN if worsening else 0.0)}
-    return outlook | {"vote": UNCLEAR, "certainty": max(more, less)}
-
-
-def _gain(curve: Curve, steps: Column, values: Column, better: float) -> Interval:
-    """Return the improvement from the last step to twice as many, by the curve."""
-    return curve.change(float(steps[-1]), 2 * float(steps[-1])).times(better)
+    if 1 - more >= CERTAIN or worsening:
+        return outlook | {"vote": YES, "certainty": max(1 - more, CERTAIN if worsening else 0.0)}
+    plain = fit_curve(steps[half], values[half]) if rates is not None else None
+    if plain is not None and improving:
+        # Few evaluations cannot tell the rate's part from the rest; if all of it is huge, the rest is not nothing.
+        whole = plain.change(float(steps[-1]), 2 * float(steps[-1])).times(better)
+        if whole.low > HUGE * worth:
+            return outlook | {"vote": NO, "certainty": 0.8, "gain_with_the_rates_part": as_evidence(whole)}
+    return outlook | {"vote": UNCLEAR, "certainty": max(more, 1 - more)}
 
 
 def _short_outlook(steps: Column, values: Column, better: float, worth: float) -> dict[str, Any]:
@@ -248,11 +259,7 @@ def _short_outlook(steps: Column, values: Column, better: float, worth: float) -
 def _schedule_ended(case: Case) -> bool:
     """Whether the rate has come down to where the schedule ends: steps beyond would learn next to nothing."""
     recipe = case.history.recipe
-    if (
-        recipe is None
-        or recipe.schedule.name not in ("cosine", "linear")
-        or recipe.schedule.final_ratio > 0.5
-    ):
+    if recipe is None or recipe.schedule.name not in ENDING or recipe.schedule.final_ratio > 0.5:
         return False
     return case.last_step >= recipe.train.steps
 
@@ -263,30 +270,35 @@ def _say(name: str, outlook: dict[str, Any]) -> str:
     if gain is None:
         return f"{label} {last:{form}} at {outlook['points']} evaluations"
     sign = -1 if name == "dev_loss" else 1
-    low, high = sorted((last + sign * gain["low"], last + sign * gain["high"]))
-    return f"{label} {last:{form}}, forecast for twice the steps {outlook['forecast']:{form}} ({low:{form}} to {high:{form}})"
+    bounds = sorted((last + sign * gain["low"], last + sign * gain["high"]))
+    most = BEST_BLEU if name == "dev_bleu" else math.inf
+    low, high = (f"{min(most, max(0.0, each)):{form}}" for each in bounds)
+    forecast = f"{outlook['forecast']:{form}}"
+    return f"{label} {last:{form}}, forecast for twice the steps {forecast} ({low} to {high})"
 
 
 def _rise(history: History, steps: Column, dev: Column, best: int, last: int) -> tuple[Interval, str]:
     """Return how much higher dev loss is at the end than where it was lowest, and what that rests on.
 
-    Two things make it uncertain: that other dev sentences could have been chosen (bootstrap over them, in pairs), and
-    that weights wobble from evaluation to evaluation (the curve's own noise).
+    Two things make it uncertain: that weights wobble from evaluation to evaluation (a line through all evaluations
+    since, or the curve's own noise if those are few), and that other dev sentences could have been chosen (bootstrap
+    over them, in pairs).
     """
-    jitter = noise(dev)
-    before, after = (history.sentence_losses.get(int(steps[place])) for place in (best, last))
-    paired = before is not None and after is not None and len(before.nll) == len(after.nll) > 1
-    if paired and before is not None and after is not None:
-        keep = np.isfinite(before.nll) & np.isfinite(after.nll) & (before.tokens > 0)
-        rise = bootstrap_ratio((after.nll - before.nll)[keep], before.tokens[keep])
-        method = f"paired bootstrap over {int(keep.sum())} dev sentences, and the curve's own noise"
+    line = slope(steps[best:], dev[best:]) if last - best >= 4 else None
+    if line is not None:
+        rise, method = line.times(float(steps[last] - steps[best])), "a line through the evaluations since"
     else:
-        rise = Interval(float(dev[last] - dev[best]), *[float(dev[last] - dev[best])] * 2)
-        method = "the curve's own noise; the losses of single sentences are not recorded"
-        if math.isnan(jitter):
-            jitter = abs(rise.value)
-    # The lowest of many noisy values is too low: a rise has to be clear of that.
-    return rise.widened(0.0 if math.isnan(jitter) else jitter * NOISES / 2), method
+        value, wobble = float(dev[last] - dev[best]), noise(dev)
+        # The lowest of many noisy values is too low: a rise has to be clear of that.
+        wobble = abs(value) if math.isnan(wobble) else NOISES / 2 * wobble
+        rise, method = Interval(value, value, value).widened(wobble), "the curve's own noise"
+    before, after = (history.sentence_losses.get(int(steps[place])) for place in (best, last))
+    if before is None or after is None or len(before.nll) != len(after.nll):
+        return rise, f"{method}; the losses of single sentences are not recorded"
+    keep = np.isfinite(before.nll) & np.isfinite(after.nll) & (before.tokens > 0)
+    drawn = bootstrap_ratio((after.nll - before.nll)[keep], before.tokens[keep])
+    error = (drawn.high - drawn.low) / 2 / TWO_SIDED
+    return rise.widened(error), f"{method}, and a paired bootstrap over {int(keep.sum())} dev sentences"
 
 
 def _training(history: History, steps: Column, clean: Column) -> Column:

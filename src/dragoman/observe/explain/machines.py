@@ -132,8 +132,8 @@ def correlation(case: Case) -> Finding:
     found = {name: correlate(*finite(seconds, rates)) for name, (seconds, rates) in windows.items()}
     known = {name: each for name, each in found.items() if each is not None}
     evidence: dict[str, Any] = {name: _coefficients(each) for name, each in known.items()}
-    if case.world == 1 and case.history.launches:
-        return unclear("one worker uses no network: there is nothing to correlate", evidence)
+    if len(case.hosts) == 1:
+        return unclear(f"all workers are on {case.hosts[0]}: there is no network to correlate with", evidence)
     if not known:
         return unclear(
             f"network use or step time is {NOT_RECORDED}, does not vary, or there are too few steps", evidence
@@ -141,12 +141,13 @@ def correlation(case: Case) -> Finding:
     name = "interface_rate" if "interface_rate" in known else next(iter(known))
     each = known[name]
     pearson = each.pearson
-    what = {"interface_rate": "the interface's rate", "sent_rate": "the rate of bytes sent by steps"}[name]
+    what = {"interface_rate": "the interface's rate", "sent_rate": "the rate of bytes that steps sent",
+            "transfer_seconds": "transfer"}[name]  # fmt: skip
     summary = (
         f"step time against {what}: r = {pearson.value:+.2f} ({pearson.low:+.2f} to {pearson.high:+.2f}), "
         f"Spearman {each.spearman.value:+.2f}, {each.points} windows"
     )
-    mechanism = _mechanism(case, pearson)
+    mechanism = _mechanism(pearson, known.get("transfer_seconds"))
     evidence |= {"judged_by": name, "mechanism": mechanism}
     if each.points < FEW_WINDOWS:
         return unclear(f"{summary}: too few windows", evidence)
@@ -332,6 +333,12 @@ def _windows(case: Case) -> dict[str, tuple[Column, Column]]:
         float(sent[a:b].sum() / seconds[a:b].sum()) if seconds[a:b].sum() > 0 else math.nan for a, b in spans
     ]
     found["sent_rate"] = mean_seconds, np.array(rates)
+    if (share := case.shares.get(0)) is not None and len(share.step) >= 5 * FEW_WINDOWS:
+        blocks = min(60, len(share.step) // 5)
+        found["transfer_seconds"] = (
+            in_blocks(share.seconds, blocks),
+            in_blocks(share.parts["transfer"], blocks),
+        )
     return found
 
 
@@ -344,19 +351,17 @@ def _coefficients(each: Correlation) -> dict[str, Any]:
     }
 
 
-def _mechanism(case: Case, pearson: Interval) -> str:
-    """Say what a coefficient can mean, given where the time goes."""
+def _mechanism(pearson: Interval, transfer: Correlation | None) -> str:
+    """Say what a coefficient can mean, given whether steps vary together with their transfer."""
+    follows = transfer is not None and transfer.pearson.low > RELATED
+    if follows:
+        vary = "steps are longer where their transfer is, so the network is what makes them vary"
+    else:
+        vary = "what makes steps vary is not their transfer"
     if pearson.low <= 0 <= pearson.high:
-        return "What makes steps longer or shorter is something else than the network"
+        return vary.capitalize()
     if pearson.value < 0:
-        waits = case.parts and share_of(case.parts, "transfer") > MUCH
-        if waits:
-            return (
-                "A step sends the same bytes however long it takes: where the link gives less, steps grow, so the rate "
-                "falls as step time rises"
-            )
         return (
-            "A step sends the same bytes however long it takes, so a step that is longer for any reason shows a lower "
-            "rate: arithmetic, and no sign of a slow network"
+            f"A step sends the same bytes however long it takes, so a longer step shows a lower rate; {vary}"
         )
-    return "Steps that take longer also send faster: they send more, or share the link with a busy neighbour"
+    return f"Longer steps come with a higher rate: they send more, or share the link with others; {vary}"

@@ -127,7 +127,7 @@ def _by_phase(case: Case, wall: float) -> dict[str, float]:
         phases |= {name: float(share.parts[name].sum()) for name in PARTS}
     if history.leader is not None:
         phases["unattributed steps"] = max(0.0, _step_seconds(history) - sum(phases.values()))
-    for name in (events.EVALUATION, events.CHECKPOINT):
+    for name in (events.EVALUATION, events.CHECKPOINT, events.SAMPLE):
         phases[name] = sum(
             max(0.0, number(note.get("seconds")))
             for note in history.noted(name)

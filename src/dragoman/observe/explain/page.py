@@ -1,10 +1,7 @@
 """The answers for people, on a terminal of 80 columns or more."""
 
-from typing import Any
-
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from dragoman.observe.explain.answer import Answer
@@ -37,15 +34,11 @@ def style(answer: Answer) -> str:
 
 
 def _answer(answer: Answer) -> RenderableType:
-    number = int(answer.key[1:3])
-    head = Table.grid(expand=True, padding=(0, 1, 0, 0))
-    head.add_column(ratio=1)
-    head.add_column(justify="right", no_wrap=True)
-    sure = f", {answer.confidence:.0%} sure" if answer.verdict != "unclear" else ""
-    head.add_row(
-        Text(f"{number:>2} {answer.question}", style="bold"),
-        Text.assemble((f"{answer.claim}: ", "dim"), (answer.verdict, style(answer)), (sure, "dim")),
-    )
-    lines: list[Any] = [Text(answer.summary)]
-    lines += [Text(f"→ {advice}", style="cyan") for advice in answer.advice]
-    return Group(Text(""), head, Padding(Group(*lines), (0, 0, 0, 3)))
+    sure = f" ({answer.confidence:.0%} sure)" if answer.verdict != "unclear" else ""
+    lines = [
+        Text.assemble(f"{answer.claim}: ", (answer.verdict, style(answer)), sure),
+        Text(answer.summary),
+        *(Text(f"→ {advice}", style="cyan") for advice in answer.advice),
+    ]
+    head = Text(f"\n{int(answer.key[1:3]):>2} {answer.question}", style="bold")
+    return Group(head, Padding(Group(*lines), (0, 0, 0, 3)))
