@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.cluster.lab.client import HOSTS, LAB
 from dragoman.files import read_json_lines
+from dragoman.observe.events import EDGES
 from dragoman.rundir import RunDir, step_directories
 from tests.hosts.conftest import Lab, wait_until
 from tests.integration.conftest import ENVIRONMENT, TOY, Toy, step_losses
@@ -353,6 +354,25 @@ def test_hosts_that_share_no_disk_each_keep_the_run(lab, start, alone, tmp_path)
     again = start(lab, run="own/run")
     again.wait_for(f"resuming after step {STEPS // 2}")
     again.end()
-    events = lab.output("host1", ["cat", str(own / "run" / "events" / "rank000.jsonl")]).splitlines()
-    losses = {event["step"]: event["loss"] for event in map(json.loads, events) if event["event"] == "step"}
-    assert losses == pytest.approx(alone, rel=CLOSE)
+
+    def read(host: str, name: str) -> list[dict]:
+        return list(map(json.loads, lab.output(host, ["cat", str(own / "run" / name)]).splitlines()))
+
+    steps = [event for event in read("host1", "events/rank000.jsonl") if event["event"] == "step"]
+    assert {event["step"]: event["loss"] for event in steps} == pytest.approx(alone, rel=CLOSE)
+    # The leader's disk holds what the other host wrote, of both launches, each line once.
+    theirs = read("host2", "events/rank001.jsonl")
+    assert [event["event"] for event in theirs].count("step") == STEPS
+    assert [event["event"] for event in theirs if event["event"] in EDGES] == [
+        "start",
+        "finish",
+        "resume",
+        "finish",
+    ]
+    assert read("host1", "events/rank001.jsonl") == theirs
+    samples = read("host2", "telemetry/host2.jsonl")
+    assert read("host1", "telemetry/host2.jsonl") == samples
+    assert {sample["interface"] for sample in samples} == {"eth0"}
+    links = [event for event in read("host1", "events/rank000.jsonl") if event["event"] == "link"]
+    assert [link["hosts"] for link in links] == [2, 2]
+    assert all(link["bytes_per_second"] > 1e6 and 0 < link["latency_seconds"] < 1 for link in links)

@@ -6,13 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.errors import UserError
+from dragoman.model.weights import count_parameters
 from dragoman.recipe import load_recipe
 from dragoman.train.start import only_trainer, open_run
 
 
 @pytest.fixture
 def dataset(tmp_path):
-    return SimpleNamespace(path=tmp_path / "dataset", fingerprint="abc", vocab_size=64)
+    manifest = {"splits": {"train": {"pairs": 5}}, "files": {"train-000.src": {"bytes": 40}}}
+    return SimpleNamespace(path=tmp_path / "dataset", fingerprint="abc", vocab_size=64, manifest=manifest)
 
 
 def test_a_new_run_keeps_its_recipe_and_facts(tmp_path, dataset):
@@ -22,6 +24,10 @@ def test_a_new_run_keeps_its_recipe_and_facts(tmp_path, dataset):
     facts = json.loads(run.facts.read_text())
     assert (facts["fingerprint"], facts["vocab_size"]) == ("abc", 64)
     assert "torch" in facts["versions"]
+    assert facts["parameters"] == count_parameters(recipe.model, 64)
+    # A copy of the run answers for its data, without the dataset.
+    assert facts["passport"]["splits"]["train"]["pairs"] == 5
+    assert facts["passport"]["disk"] == {"files": 1, "bytes": 40}
 
 
 def test_what_may_change_is_taken_over_and_the_rest_refused(tmp_path, dataset):
