@@ -198,6 +198,46 @@ def export(
         print(f"{path}: {size / 1e6:.1f} MB. Translate with:  dragoman translate {path} < input.txt")
 
 
+def explain(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run; or another toolkit's TensorBoard directory or log.")
+    ],
+    json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the report, a page that opens from disk.")
+    ] = None,
+) -> None:
+    """What happened in a run? Twelve questions, each with a verdict, the numbers, and what to do next."""
+    from dragoman.observe.explain import explain as answer_all
+    from dragoman.observe.explain import to_json
+    from dragoman.observe.explain.page import print_page
+    from dragoman.observe.foreign import read_history
+
+    history = read_history(run)
+    answers = answer_all(history)
+    print_json(to_json(history, answers)) if json else print_page(history, answers)
+    if html is not None:
+        from dragoman.observe.report import write_report
+
+        write_report(history, answers, html)
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a directory with several.")],
+    web: Annotated[bool, typer.Option("--web", help="Serve a live page on this machine instead.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 is any that is free.")] = 8765,
+) -> None:
+    """Show a run while it goes on: progress, curves, workers, verdicts so far."""
+    if web:
+        from dragoman.serve.live import serve_live
+
+        serve_live(run, port, lambda address: print(f"{address}  (Ctrl-C ends)", flush=True))
+    else:
+        from dragoman.observe.watch import watch_terminal
+
+        watch_terminal(run)
+
+
 def doctor(
     hosts: HostsOption = None,
     ssh_port: SshPortOption = None,
@@ -312,6 +352,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "translate": translate,
     "export": export,
+    "watch": watch,
+    "explain": explain,
     "doctor": doctor,
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {"prepare": data_prepare, "show": data_show}

@@ -13,6 +13,7 @@ from dragoman.decode.export import export_run
 from dragoman.errors import ExitCode
 from dragoman.files import read_json
 from dragoman.observe.console import format_duration
+from dragoman.observe.watch import print_verdicts
 from dragoman.rundir import RunDir
 from dragoman.train.command import train_recipe
 
@@ -65,9 +66,14 @@ def print_result(result: dict[str, Any]) -> None:
             f"{name:5} BLEU {entry['bleu']:.2f} (95 % interval {low:.2f} to {high:.2f})  {entry['signature']}"
         )
         print(f"{'':5} chrF {entry['chrf']:.2f}  {entry['chrf_signature']}")
-    print(f"\nThe run is in {run}; it took {format_duration(result['seconds'])}.")
+    print("\nWhat happened, as far as it was measured:\n")
+    print_verdicts(Path(run))
+    print(
+        f"\nThe run is in {run}; it took {format_duration(result['seconds'])}. Its report: {run}/report.html"
+    )
     print(f"The same model, eight bits a weight, for small machines: {result['exported']}. Next, try:\n")
     print(f"  echo 'I have already switched on the lamp.' | {dragoman} translate {run}")
+    print(f"  {dragoman} explain {run}")
     print(f"  {dragoman.replace('dragoman', 'tensorboard')} --logdir {run}/tensorboard")
     print(f"  {dragoman} recipes tiny > my.toml        # then put your own files under [data], and")
     print(f"  {dragoman} train my.toml --workers 2")

@@ -19,7 +19,7 @@ LEVELS = [
     ["config", "recipe", "data.text"],
     ["data", "model", "cluster", "observe.events"],
     ["train", "decode", "observe"],
-    ["train.loop", "train.run", "train.command", "train.agent", "observe.explain", "serve"],
+    ["train.loop", "train.run", "train.command", "train.agent", "observe.explain", "observe.watch", "serve"],
     ["cli", "demo", "__main__"],
 ]
 WITHOUT_TORCH = [
@@ -27,6 +27,7 @@ WITHOUT_TORCH = [
     "recipe",
     "data",
     "observe",
+    "serve",
     "decode.translator",
     "decode.score",
     "cluster.diagnosis",

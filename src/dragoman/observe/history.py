@@ -32,6 +32,7 @@ SAMPLE_COLUMNS = (
     "time", "cpu", "cpu_run", "memory_used", "memory_total", "memory_run", "received", "sent", "read", "written",
 )  # fmt: skip
 GPU_COLUMNS = ("utilisation", "memory_used", "memory_total", "power_watts", "clock_mhz")
+START_SECONDS = 60  # within which the ranks of a world start
 RUNNING_SECONDS = 120  # a run that told nothing for so long, and did not say that it ended, was killed
 
 
@@ -124,13 +125,13 @@ class History:
     launches: list[Launch] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     sentence_losses: dict[int, SentenceLosses] = field(default_factory=dict)  # of dev, by step
-    scores: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # lines of scores.jsonl, the last of each model and set
+    scores: list[dict[str, Any]] = field(default_factory=list)  # scores.jsonl, of each model and set the last
     notes: list[dict[str, Any]] = field(default_factory=list)  # all other events of all ranks, by time
     telemetry: dict[str, Samples] = field(default_factory=dict)  # by host
     checkpoints: dict[int, list[File]] = field(default_factory=dict)  # those on disk, by step
     model_files: list[File] = field(default_factory=list)  # of the best exported model
+    repeated_steps: int = 0  # that the leader had done, and did again after going back
+    repeated_seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -139,7 +140,8 @@ class History:
 
     @property
     def passport(self) -> dict[str, Any] | None:
-        return self.facts.get("passport")
+        found = self.facts.get("passport")
+        return found if isinstance(found, dict) else None
 
     def noted(self, *names: str) -> list[dict[str, Any]]:
         """Return the events of these names, by time."""
@@ -150,10 +152,15 @@ class History:
         return sorted((line for line in self.scores if line["set"] == name), key=lambda line: line["step"])
 
 
+def is_run(path: Path) -> bool:
+    """Whether this is a run of ours, or what is left of one."""
+    return RunDir(path).recipe.is_file() or (path / "events").is_dir()
+
+
 def read_run(path: Path) -> History:
     """Read one of our runs. Whether it can be read at all is all that may fail."""
     run = RunDir(path)
-    if not path.is_dir() or not (run.recipe.exists() or (path / "events").is_dir()):
+    if not is_run(path):
         raise UserError(
             "this is not a run (it has neither recipe.toml nor events)",
             where=str(path),
@@ -169,7 +176,9 @@ def read_run(path: Path) -> History:
     history.facts = _read_object(run.facts, problems) or {}
     history.outcome = _read_object(run.outcome, problems)
     for file in sorted((path / "events").glob("rank*.jsonl")):
-        _read_rank(history, file)
+        if (rank := whole(file.stem.removeprefix("rank"))) is not None:
+            _read_rank(history, file, rank)
+    _forget_undone(history)
     history.notes.sort(key=lambda note: note["time"])
     history.launches = _launches(history.noted(events.START, events.RESUME))
     history.evaluations = _evaluations(history)
@@ -194,8 +203,14 @@ def number(value: Any) -> float:
     """Return a value of an event as a float; NaN if it is none."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def whole(value: Any) -> int | None:
+    """Return a value of an event as a count; None if it is none."""
+    found = number(value)
+    return int(found) if 0 <= found < 2**53 else None
 
 
 def _read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
@@ -212,7 +227,7 @@ def _read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
             continue
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             entry = None
         if isinstance(entry, dict):
             found.append(entry)
@@ -230,31 +245,37 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        problems.append(f"{path.name} is no JSON object")
+        return None
+    return value
 
 
-def _read_rank(history: History, file: Path) -> None:
+def _read_rank(history: History, file: Path, rank: int) -> None:
     """Take up one rank's events: steps as a track, of each step the last; the rest as notes."""
-    rank, host = int(file.stem.removeprefix("rank") or 0), ""
+    host = ""
     rows: dict[int, dict[str, Any]] = {}
+    undone: list[dict[str, Any]] = []
     for entry in _read_lines(file, history.problems):
-        name = entry.get("event")
+        name, step = entry.get("event"), whole(entry.get("step"))
         entry["time"], entry["rank"] = number(entry.get("time")), rank
-        if not isinstance(name, str) or math.isnan(entry["time"]):
+        if not isinstance(name, str) or not math.isfinite(entry["time"]):
             continue
-        step = number(entry.get("step"))
         if name == events.STEP:
-            if step >= 1:
-                rows[int(step)] = entry
+            if step:
+                undone += [rows[step]] if step in rows else []
+                rows[step] = entry
             continue
-        if name in (events.START, events.RESUME, events.ROLLBACK):
-            back_to = number(entry.get("to_step" if name == events.ROLLBACK else "step"))
-            rows = {done: row for done, row in rows.items() if not done > back_to}
+        if (back_to := _goes_back_to(entry)) is not None:
+            undone += [rows.pop(done) for done in sorted(rows) if done > back_to]
             host = str(entry.get("host", host))
         history.notes.append(entry)
+    if rank == 0:
+        history.repeated_steps = len(undone)
+        history.repeated_seconds = float(np.nansum([number(row.get("seconds")) for row in undone]))
     if rows:
         ordered = [rows[step] for step in sorted(rows)]
         phases = [row["phases"] if isinstance(row.get("phases"), dict) else {} for row in ordered]
@@ -263,70 +284,82 @@ def _read_rank(history: History, file: Path) -> None:
         history.tracks[rank] = Track(rank, host, columns)
 
 
+def _goes_back_to(note: dict[str, Any]) -> int | None:
+    """Return the last step that stands, where an event makes later ones undone."""
+    if note["event"] in (events.START, events.RESUME):
+        return whole(note.get("step"))
+    return whole(note.get("to_step")) if note["event"] == events.ROLLBACK else None
+
+
+def _forget_undone(history: History) -> None:
+    """Drop what ranks told of steps that a smaller world, without them, did again."""
+    if history.leader is None:
+        return
+    steps, worlds = history.leader["step"], history.leader["world"]
+    for rank, track in list(history.tracks.items()):
+        redone = np.isin(track["step"], steps[worlds <= rank])
+        if redone.all():
+            del history.tracks[rank]
+        elif redone.any():
+            columns = {name: column[~redone] for name, column in track.columns.items()}
+            history.tracks[rank] = Track(rank, track.host, columns)
+
+
 def _launches(notes: Iterable[dict[str, Any]]) -> list[Launch]:
-    """Group the starts of ranks into starts of the world: the leader's opens one."""
+    """Group the starts of ranks into starts of the world: a rank that starts again opens the next."""
     found: list[Launch] = []
-    for note in sorted(notes, key=lambda note: note["time"]):
+    for note in notes:
+        last = found[-1] if found else None
         if (
-            found
-            and note["rank"] not in {each["rank"] for each in found[-1].ranks}
-            and note["time"] - found[-1].time < 60
+            last is not None
+            and note["time"] - last.time < START_SECONDS
+            and note["rank"] not in {each["rank"] for each in last.ranks}
         ):
-            found[-1].ranks.append(note)
+            last.ranks.append(note)
         else:
-            world, step = (number(note.get(name)) for name in ("world", "step"))
-            found.append(
-                Launch(
-                    note["time"],
-                    0 if math.isnan(step) else int(step),
-                    note["event"] == events.RESUME,
-                    1 if math.isnan(world) else int(world),
-                    [note],
-                )
-            )
+            step, world = whole(note.get("step")) or 0, whole(note.get("world")) or 1
+            found.append(Launch(note["time"], step, note["event"] == events.RESUME, world, [note]))
     return found
 
 
 def _evaluations(history: History) -> list[Evaluation]:
-    """Return what the leader measured, the last of each step, none that a rollback made undone."""
+    """Return what the leader measured, the last of each step, none that going back made undone."""
     found: dict[int, Evaluation] = {}
     for note in history.notes:
-        step = number(note.get("step"))
-        if note["rank"] != 0 or math.isnan(step):
+        if note["rank"] != 0:
             continue
-        if note["event"] in (events.START, events.RESUME, events.ROLLBACK):
-            back_to = number(note.get("to_step" if note["event"] == events.ROLLBACK else "step"))
-            found = {done: each for done, each in found.items() if not done > back_to}
-        elif note["event"] == events.EVALUATION:
+        if (back_to := _goes_back_to(note)) is not None:
+            found = {done: each for done, each in found.items() if done <= back_to}
+        elif note["event"] == events.EVALUATION and (step := whole(note.get("step"))) is not None:
             values = [number(note.get(name)) for name in ("dev_loss", "train_loss", "seconds")]
-            found[int(step)] = Evaluation(int(step), note["time"], *values)
+            found[step] = Evaluation(step, note["time"], *values)
     return [found[step] for step in sorted(found)]
 
 
 def _scores(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for line in _read_lines(path, problems):
-        if {"set", "step", "bleu"} <= line.keys() and not math.isnan(number(line["step"])):
-            last[str(line["set"]), str(line.get("model", line["step"]))] = line
+        step, bleu = whole(line.get("step")), number(line.get("bleu"))
+        if step is not None and math.isfinite(bleu) and isinstance(line.get("set"), str):
+            last[line["set"], str(line.get("model", step))] = line | {"step": step, "bleu": bleu}
     return list(last.values())
 
 
 def _sentence_losses(line: dict[str, Any]) -> SentenceLosses | None:
+    step = whole(line.get("step"))
     try:
-        losses = SentenceLosses(
-            int(line["step"]),
-            np.array(line["dev_nll"], np.float64),
-            np.array(line["dev_tokens"], np.float64),
-        )
-    except (KeyError, TypeError, ValueError):
+        nll, tokens = (np.array(line.get(name), np.float64) for name in ("dev_nll", "dev_tokens"))
+    except (TypeError, ValueError, OverflowError):
         return None
-    return losses if losses.nll.ndim == 1 and losses.nll.shape == losses.tokens.shape else None
+    known = step is not None and nll.ndim == 1 and nll.shape == tokens.shape
+    return SentenceLosses(step, nll, tokens) if known and step is not None else None
 
 
 def _samples(host: str, lines: list[dict[str, Any]]) -> Samples:
-    lines = [line for line in lines if not math.isnan(number(line.get("time")))]
+    lines = [line for line in lines if math.isfinite(number(line.get("time")))]
+    lines.sort(key=lambda line: number(line["time"]))
     cores = [_list(line.get("cpu")) for line in lines]
-    gpus = [_list(line.get("gpus")) for line in lines]
+    gpus = [[each for each in _list(line.get("gpus")) if isinstance(each, dict)] for line in lines]
     last = lines[-1] if lines else {}
     columns = {name: _column(line.get(name) for line in lines) for name in SAMPLE_COLUMNS}
     columns["cpu"] = _column(sum(map(number, each)) / 100 if each else None for each in cores)
@@ -354,9 +387,13 @@ def _list(value: Any) -> list[Any]:
 
 
 def _files(directory: Path) -> list[File]:
-    if not directory.is_dir():
+    """Return the files of a directory; none if it is not there, or goes while we look."""
+    try:
+        return [
+            File(path.name, path.stat().st_size) for path in sorted(directory.iterdir()) if path.is_file()
+        ]
+    except OSError:
         return []
-    return [File(path.name, path.stat().st_size) for path in sorted(directory.iterdir()) if path.is_file()]
 
 
 def _ending(history: History) -> str:
@@ -372,7 +409,8 @@ def _ending(history: History) -> str:
     newest = max(
         [note["time"] for note in history.notes]
         + [float(track["time"][-1]) for track in history.tracks.values()]
-        + [float(samples["time"][-1]) for samples in history.telemetry.values()],
+        + [float(samples["time"][-1]) for samples in history.telemetry.values()]
+        + [began for began in [number(history.facts.get("time"))] if math.isfinite(began)],
         default=0.0,
     )
     return "running" if time.time() - newest < RUNNING_SECONDS else "killed"

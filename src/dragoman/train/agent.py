@@ -27,7 +27,7 @@ from dragoman.errors import ExitCode, UserError
 from dragoman.machine import end_process
 from dragoman.recipe import parse_recipe
 from dragoman.rundir import RunDir
-from dragoman.train.command import summarise
+from dragoman.train.command import conclude, summarise
 from dragoman.train.start import open_run
 
 MEETING_SECONDS = 30
@@ -144,6 +144,8 @@ def main() -> ExitCode:
             tell(code=ExitCode.USER, decided=True, message=error.what, error=parts, summary=None)
             return ExitCode.USER
     report(run, result)
+    if run.events(0).is_file():  # whoever started us may not see this disk
+        conclude(run, led_by=socket.gethostname())
     return result.code
 
 

@@ -1,7 +1,8 @@
 """What ``dragoman train`` does: load, prepare, open the run, start workers here, on many hosts, or join others."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,11 @@ from dragoman.config import Recipe
 from dragoman.data.prepare import prepare
 from dragoman.data.shards import Dataset
 from dragoman.errors import ExitCode, UserError
-from dragoman.files import disk_errors, read_json_lines
+from dragoman.files import disk_errors, read_json_lines, write_json
 from dragoman.model.weights import checkpoint_bytes, count_parameters
+from dragoman.observe.explain import explain, to_json
+from dragoman.observe.follow import Follower
+from dragoman.observe.report import write_report
 from dragoman.recipe import dump_recipe, load_recipe
 from dragoman.rundir import RunDir, best_first
 from dragoman.train.start import only_trainer, open_run
@@ -35,13 +39,17 @@ def train_recipe(
     dataset = prepare(recipe, progress=not quiet)
     if hosts:
         with only_trainer(path):
-            open_run(recipe, path, dataset)
-            return Fleet(hosts, errand(recipe, path, dataset, quiet=quiet), recipe.cluster).run()
+            run = open_run(recipe, path, dataset)
+            with explained(run, quiet=quiet):
+                return Fleet(hosts, errand(recipe, path, dataset, quiet=quiet), recipe.cluster).run()
     workers = choose_workers(workers)
     with only_trainer(path):
         run = open_run(recipe, path, dataset)
         if workers > 1:
-            result = start_workers(run, workers, recipe.cluster, quiet=quiet)
+            with explained(run, quiet=quiet):
+                result = start_workers(run, workers, recipe.cluster, quiet=quiet)
+                if result.code is ExitCode.BUG:  # no worker was left to note it
+                    note_outcome(run, result.code, result.message)
             return result.code, summarise(run, result.message)
         from dragoman.cluster.world import join_world
 
@@ -106,16 +114,51 @@ def train_here(run: RunDir, world: "World", *, quiet: bool) -> tuple[ExitCode, d
     """Train in this process, as a worker of ``world``."""
     from dragoman.train.run import work
 
+    with ExitStack() as ending:
+        if world.leads:
+            ending.enter_context(explained(run, quiet=quiet))
+        try:
+            with disk_errors(run.path):
+                code, message = work(run, world, quiet=quiet)
+        except UserError as error:
+            note_outcome(run, ExitCode.USER, error.what, error)
+            raise
+        if world.leads:
+            note_outcome(run, code, message)
+    return code, summarise(run, message) if world.leads else None
+
+
+@contextmanager
+def explained(run: RunDir, *, quiet: bool) -> Iterator[None]:
+    """Train meanwhile; then leave an explanation and a report, however it ended, and say where the report is."""
     try:
-        with disk_errors(run.path):
-            code, message = work(run, world, quiet=quiet)
-    except UserError as error:
-        note_outcome(run, ExitCode.USER, error.what, error)
-        raise
-    if not world.leads:
-        return code, None
-    note_outcome(run, code, message)
-    return code, summarise(run, message)
+        yield
+    finally:
+        if not run.events(0).is_file():
+            where = " on the host that led" if (run.path / "events").is_dir() else None  # no step was made
+        else:
+            where = "" if conclude(run) else None
+        if where is not None and not quiet:
+            print(f"the report is in {run.report}{where}", flush=True)
+
+
+def conclude(run: RunDir, *, led_by: str | None = None) -> bool:
+    """Write explain.json and report.html, and return whether they are written; only if the run was ``led_by`` a host.
+
+    What goes wrong is a warning: the run itself has ended already.
+    """
+    try:
+        history = Follower(run.path).read()
+        if led_by is not None and (history.leader is None or history.leader.host != led_by):
+            return False
+        answers = explain(history)
+        write_json(run.explanation, to_json(history, answers))
+        write_report(history, answers, run.report)
+    except Exception as error:
+        what = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        print(f"warning: no report was written to {run.report}: {what}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def choose_workers(wanted: int | None) -> int:

@@ -1,0 +1,193 @@
+"""Question 12: what to change next, ranked by what it is predicted to gain.
+
+Gains have one currency: the share of a step's time that is saved, and for changes to what is learned the share of
+perplexity. Synchronisation is predicted with ``cluster.estimate``, the model that ``plan`` and ``auto`` use as well.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dragoman.cluster.estimate import (
+    GRADIENTS,
+    WEIGHTS,
+    Link,
+    Measured,
+    Mode,
+    Shape,
+    bytes_per_step,
+    estimate,
+)
+from dragoman.observe import events
+from dragoman.observe.explain.answer import NO, NOT_RECORDED, YES, Case, Finding, share_of, unclear
+from dragoman.observe.explain.machines import ALWAYS, slowest_rank, ten_times
+from dragoman.observe.history import number, whole
+
+WORTH = 0.05  # of the time or perplexity: less is not worth a change
+SETTINGS = {"every-step": 'cluster.sync="every-step"', "compressed": 'cluster.sync="compressed"',
+            "local": 'cluster.sync="local"'}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to do, and what it should give."""
+
+    change: str
+    measure: str  # what it changes: seconds per step, dev loss, share of wall clock
+    now: float
+    predicted: float
+    gain: float  # as a share
+
+    def __str__(self) -> str:
+        units = {"seconds per step": " s per step", "dev loss": " dev loss", "wall seconds": " s in all"}
+        return f"{self.change}: {self.now:.3g} → {self.predicted:.3g}{units[self.measure]}"
+
+
+def next_change(case: Case) -> Finding:
+    """Question 12: all that could be changed, the largest predicted gain first."""
+    changes = sorted(_changes(case), key=lambda each: -each.gain)
+    worthy = [each for each in changes if each.gain >= WORTH]
+    evidence = {"changes": [asdict(each) for each in changes], "worth": WORTH}
+    advice = [str(each) for each in worthy[:5]]
+    if worthy:
+        return Finding(YES, f"{worthy[0]} ({worthy[0].gain:.0%} better)", evidence, 0.8, advice)
+    known = case.parts and case.found.get("q02_trained", unclear("")).verdict != "unclear"
+    if known:
+        return Finding(NO, f"nothing is predicted to gain {WORTH:.0%} or more", evidence, 0.7)
+    return unclear(f"too little is known to predict what a change would gain ({NOT_RECORDED})", evidence)
+
+
+def _changes(case: Case) -> Iterator[Change]:
+    yield from _learning(case)
+    yield from _evaluations(case)
+    if case.parts:
+        yield from _waiting(case)
+        yield from _synchronisation(case)
+
+
+def _learning(case: Case) -> Iterator[Change]:
+    trained, overfits = (case.found.get(key) for key in ("q02_trained", "q03_overfitting"))
+    if overfits is not None and overfits.verdict == YES:
+        best, last = overfits.evidence["best_dev_loss"], overfits.evidence["last_dev_loss"]
+        text = f"use the model of step {overfits.evidence['best_step']:,}, and more text or dropout"
+        yield Change(text, "dev loss", last, best, 1 - math.exp(best - last))
+    elif trained is not None and trained.verdict == NO:
+        outlook = trained.evidence.get("dev_loss", {})
+        last, forecast = outlook.get("last"), outlook.get("forecast")
+        if forecast is not None and forecast < last:
+            text = f"twice the steps (train.steps={2 * case.last_step})"
+            yield Change(text, "dev loss", last, forecast, 1 - math.exp(forecast - last))
+
+
+def _evaluations(case: Case) -> Iterator[Change]:
+    duration = case.found.get("q01_duration")
+    phases, wall = (
+        (duration.evidence.get(name) for name in ("phases", "wall_seconds")) if duration else (None, None)
+    )
+    if not phases or not wall:
+        return
+    for name, setting in (
+        (events.EVALUATION, "evaluate.every_steps"),
+        (events.CHECKPOINT, "checkpoint.every_steps"),
+    ):
+        if (spent := phases.get(name, 0.0)) > 0:
+            yield Change(
+                f"{name}s half as often ({setting})", "wall seconds", wall, wall - spent / 2, spent / 2 / wall
+            )
+
+
+def _waiting(case: Case) -> Iterator[Change]:
+    """Yield what it would give not to wait for data or the slowest rank."""
+    now = case.step_seconds
+    if share_of(case.parts, "data") > 0.02:
+        yield _faster(
+            "data that are there in time (a local disk, a free core)", now, now - case.parts["data"]
+        )
+    slow = slowest_rank(case)
+    if slow is not None and case.parts["straggler"] > 0:
+        rank, share, host = slow
+        if share >= ALWAYS:
+            text = f"rank {rank} on {host or 'its host'} as fast as the others"
+            yield _faster(text, now, now - _excess(case, rank))
+        else:
+            text = "work shared more evenly (smaller train.micro_batch_tokens)"
+            yield _faster(text, now, now - case.parts["straggler"])
+    if share_of(case.parts, "logging") > 0.02:
+        yield _faster("less to tell per step (log.every_steps)", now, now - case.parts["logging"])
+
+
+def _excess(case: Case, rank: int) -> float:
+    """Return how much longer one rank works on a step than the others do."""
+
+    def work(share: Any) -> float:
+        return float((share.parts["data"] + share.parts["compute"] + share.parts["optimizer"]).mean())
+
+    others = [work(share) for each, share in case.shares.items() if each != rank]
+    if not others or rank not in case.shares:
+        return 0.0
+    return max(0.0, min(work(case.shares[rank]) - sum(others) / len(others), case.step_seconds))
+
+
+def _synchronisation(case: Case) -> Iterator[Change]:
+    """Yield the other ways to stay one model, and a faster link."""
+    now, exposed = case.step_seconds, case.parts["transfer"]
+    if case.world < 2 or share_of(case.parts, "transfer") < 0.02:
+        return
+    if len(case.hosts) > 1:
+        yield _faster("a link 10 times as fast", now, ten_times(case))
+    mode, shape, measured = _mode(case), _shape(case), _measured(case)
+    if mode is None or shape is None or measured is None:
+        return
+    hidden = max(0.0, measured.link.seconds(bytes_per_step(mode, shape)) - exposed)
+    modes = GRADIENTS + WEIGHTS if shape.hosts > 1 else GRADIENTS[:2]
+    for other in modes:
+        if other != mode:
+            found = estimate(other, shape, measured, hidden)
+            # A share of waiting turns back into seconds: estimate() counts rounding as computing.
+            seconds = found.exposed_seconds / found.share if found.share > 0 else measured.compute_seconds
+            yield _faster(_name(other), now, now - exposed - measured.compute_seconds + seconds)
+
+
+def _mode(case: Case) -> Mode | None:
+    """Return how the workers stayed one model at the end."""
+    recipe = case.history.recipe
+    for note in reversed(case.history.noted(events.SYNC)):
+        mode = note.get("mode")
+        if isinstance(mode, dict) and {"sync", "wire"} <= mode.keys():
+            return Mode(str(mode["sync"]), str(mode["wire"]), whole(mode.get("inner_steps")) or 1)
+    if recipe is None or recipe.cluster.sync == "auto" or recipe.cluster.wire_format == "powersgd":
+        return Mode("every-step", "float32") if recipe is not None and recipe.cluster.sync == "auto" else None
+    cluster = recipe.cluster
+    return Mode(cluster.sync, cluster.wire_format, cluster.inner_steps if cluster.sync == "local" else 1)
+
+
+def _shape(case: Case) -> Shape | None:
+    recipe, weights = case.history.recipe, case.parameters
+    vocabulary = whole(case.history.facts.get("vocab_size"))
+    if recipe is None or not weights or not vocabulary:
+        return None
+    return Shape(
+        weights, min(weights, vocabulary * recipe.model.d_model), case.world, max(1, len(case.hosts))
+    )
+
+
+def _measured(case: Case) -> Measured | None:
+    if case.link is None:
+        return None
+    compute = case.step_seconds - case.parts["transfer"]
+    rounding = 0.0  # not known unless `auto` timed it: estimates of int8 and int4 are then a little too good
+    for note in case.history.noted(events.SYNC):
+        known = note.get("measured")
+        if isinstance(known, dict) and number(known.get("rounding_seconds")) >= 0:
+            rounding = number(known["rounding_seconds"])
+    return Measured(compute, case.parts["transfer"], Link(*case.link), rounding)
+
+
+def _name(mode: Mode) -> str:
+    kind = "gradients" if mode.sync != "local" else f"weights every {mode.inner_steps} steps"
+    return f'{mode.wire} {kind} ({SETTINGS[mode.sync]}, cluster.wire="{mode.wire}")'
+
+
+def _faster(text: str, now: float, then: float) -> Change:
+    return Change(text, "seconds per step", now, then, (now - then) / now if now > 0 else 0.0)

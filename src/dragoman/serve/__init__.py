@@ -1,0 +1,1 @@
+"""Web pages: what a run looks like while it goes on."""
