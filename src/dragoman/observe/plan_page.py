@@ -1,0 +1,245 @@
+"""The page of a plan, for people and for programs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dragoman.observe.devices import OF_PEAK
+from dragoman.observe.plan import OF_LINE_RATE, Forecast, Outlook, why
+
+GB, MB = 1e9, 1e6
+BAR_COLUMNS = 40
+
+
+def print_plan(forecast: Forecast) -> None:
+    """Show a plan on standard output."""
+    Console(highlight=False).print(page(forecast))
+
+
+def page(forecast: Forecast) -> RenderableType:
+    return Group(
+        Text(title(forecast), style="bold"),
+        Text(),
+        _memory(forecast),
+        _modes(forecast),
+        Text(f"use {forecast.choice.timing.mode}: {why(forecast)}", style="bold"),
+        *(Text(f"note: {note}", style="yellow") for note in notes(forecast)),
+        Text(),
+        _ladder(forecast),
+        Text(
+            "\n".join(["assumed and known:", *(f"  {line}" for line in assumptions(forecast))]), style="dim"
+        ),
+    )
+
+
+def title(forecast: Forecast) -> str:
+    network = forecast.network
+    hosts = "" if network.hosts == 1 else f" on {network.hosts} hosts"
+    return (
+        f"{forecast.parameters / MB:.1f} M weights, {forecast.recipe.train.steps:,} steps of "
+        f"{forecast.recipe.train.tokens_per_step:,} tokens; {network.workers} × {forecast.device.title}{hosts}, "
+        f"{forecast.precision}"
+    )
+
+
+def notes(forecast: Forecast) -> Iterator[str]:
+    """Yield what the user should know, with what to do."""
+    train, memory = forecast.recipe.train, forecast.memory
+    if not memory.fits:
+        fitting = forecast.fitting_tokens
+        yield (
+            f"does not fit: {memory.total / GB:.1f} GB of {memory.available / GB:.1f}; "
+            + (f"--set train.micro_batch_tokens={fitting} does" if fitting else "no micro-batch does")
+        )
+    idle = forecast.network.workers - forecast.busy
+    if idle:
+        yield (
+            f"a step has {forecast.micro_batches} micro-batches, so {idle} of {forecast.network.workers} devices "
+            f"have nothing to do; --set train.micro_batch_tokens="
+            f"{max(1, train.tokens_per_step // forecast.network.workers)} gives each one, or raise train.tokens_per_step"
+        )
+    asked, choice = forecast.asked.timing, forecast.choice.timing
+    if asked.mode != choice.mode:
+        yield f"the recipe asks for {asked.mode}: {asked.seconds:.3f} s a step instead of {choice.seconds:.3f}"
+
+
+def _memory(forecast: Forecast) -> Table:
+    memory = forecast.memory
+    table = _table("memory of a device")
+    for name in MEMORY:
+        table.add_column(name, justify="right")
+    table.add_column("together", justify="right")
+    table.add_column("")
+    cells = [f"{getattr(memory, name) / GB:.2f}" for name in MEMORY]
+    verdict = "fits" if memory.fits else "does not fit"
+    table.add_row("GB", *cells, f"{memory.total / GB:.2f}", f"of {memory.available / GB:.0f}: {verdict}")
+    return table
+
+
+MEMORY = ("weights", "gradients", "optimizer", "average", "exchange", "activations", "logits", "reserved")
+
+
+def _modes(forecast: Forecast) -> Table:
+    table = _table("seconds of a step")
+    columns = ["compute", "rounding", "exposed", "agree", "optimizer", "step", "MB sent", "tokens/s", "hours"]
+    for name in [*columns, *(["cost"] if forecast.price else [])]:
+        table.add_column(name, justify="right")
+    for each in forecast.outlooks:
+        timing = each.timing
+        times = (
+            timing.compute,
+            timing.handling,
+            timing.exposed,
+            timing.agree,
+            timing.optimizer,
+            timing.seconds,
+        )
+        cells = [f"{value:.3f}" for value in times]
+        cells += [f"{timing.bytes_sent / MB:,.1f}", f"{each.tokens_per_second:,.0f}", f"{each.hours:,.1f}"]
+        if forecast.price and each.cost is not None:
+            cells.append(f"{forecast.price.currency}{each.cost:,.2f}")
+        chosen = each is forecast.choice
+        table.add_row(str(timing.mode) + (" <-" if chosen else ""), *cells, style="bold" if chosen else "")
+    return table
+
+
+def _ladder(forecast: Forecast) -> Table:
+    """Return tokens per second from 1 device to many, and the best as a bar."""
+    table = _table("tokens/s on")
+    table.add_column("hosts", justify="right")
+    for name in forecast.ladder[0].outlooks:
+        table.add_column(name.replace(", each weight every ", "/").removesuffix(" steps"), justify="right")
+    table.add_column("best", justify="left")
+    table.add_column("times one device", justify="left")
+    one = forecast.ladder[0].outlooks[forecast.ladder[0].best].tokens_per_second
+    gains = [rung.outlooks[rung.best].tokens_per_second / one for rung in forecast.ladder]
+    for rung, gain in zip(forecast.ladder, gains, strict=True):
+        cells = [f"{each.tokens_per_second:,.0f}" for each in rung.outlooks.values()]
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(Bar(max(gains), 0, gain, width=BAR_COLUMNS // 2), f"{gain:.1f}")
+        idle = "" if rung.busy == rung.devices else f" ({rung.busy} busy)"
+        best = list(rung.outlooks).index(rung.best)
+        cells[best] = f"[bold]{cells[best]}[/]"
+        table.add_row(f"{rung.devices:,}{idle}", f"{rung.hosts:,}", *cells, _short(rung.best), bar)
+    return table
+
+
+def _short(mode: str) -> str:
+    return mode.replace(", each weight every ", "/").removesuffix(" steps")
+
+
+def assumptions(forecast: Forecast) -> Iterator[str]:
+    """Yield what the figures rest on, and how to change it."""
+    lengths, rates, network, device = forecast.lengths, forecast.rates, forecast.network, forecast.device
+    yield (
+        f"sentences of {lengths.src:.0f} → {lengths.tgt:.0f} tokens ({lengths.source}; --lengths, or prepare the data): "
+        f"{forecast.flops_per_step / 1e12:,.2f} TFLOP a step"
+    )
+    peak = device.tflops.get(forecast.precision)
+    share = f", {rates.flops_per_second / peak / 1e12:.0%} of the peak of {peak:g}" if peak else ""
+    yield (
+        f"{rates.flops_per_second / 1e12:.4g} TFLOP/s achieved ({rates.source}{share}; --tflops, --measure); products "
+        f"reach {OF_PEAK:.0%} of peak, the rest is bound by memory; micro-batches differ by {rates.spread:.0%}"
+    )
+    if network.workers > 1:
+        yield (
+            f"within a host {network.within.bytes_per_second * 8 / 1e9:,.1f} Gbit/s (--within), between hosts "
+            f"{network.between.bytes_per_second * 8 / 1e6:,.0f} Mbit/s ({OF_LINE_RATE:.0%} of a line's rate) and "
+            f"{network.between.latency_seconds * 1e3:.2f} ms a message (--network, --latency-ms, --measure)"
+        )
+        yield "bytes travel in a ring of all workers, small messages in a tree; buckets hide behind the last backward pass"
+    if forecast.price:
+        yield f"{forecast.price.currency}{forecast.price.amount:g} an hour of each {forecast.price.per} (--price 3.06/h, --price 12.24/host/h)"
+    yield "evaluations, checkpoints, preparation and failures are not counted"
+
+
+def as_json(forecast: Forecast) -> dict[str, Any]:
+    """Return everything, with the same keys every time."""
+    network, memory, rates = forecast.network, forecast.memory, forecast.rates
+    return {
+        "model": {
+            "parameters": forecast.parameters,
+            "flops_per_step": forecast.flops_per_step,
+            "micro_batches_per_step": forecast.micro_batches,
+            "src_tokens_per_sentence": forecast.lengths.src,
+            "tgt_tokens_per_sentence": forecast.lengths.tgt,
+            "lengths_from": forecast.lengths.source,
+        },
+        "cluster": {
+            "device": forecast.device.name,
+            "title": forecast.device.title,
+            "precision": forecast.precision,
+            "workers": network.workers,
+            "hosts": network.hosts,
+            "busy_workers": forecast.busy,
+            "between_mbit_per_second": network.between.bytes_per_second * 8 / MB,
+            "between_latency_ms": network.between.latency_seconds * 1e3,
+            "within_mbit_per_second": network.within.bytes_per_second * 8 / MB,
+        },
+        "rates": {
+            "from": rates.source,
+            "flops_per_second": rates.flops_per_second,
+            "optimizer_seconds": rates.optimizer_seconds,
+            "backward_share": rates.backward_share,
+            "spread": rates.spread,
+            "encode_nanoseconds": rates.handling.encode * 1e9,
+            "decode_nanoseconds": rates.handling.decode * 1e9,
+            "byte_nanoseconds": rates.handling.byte * 1e9,
+        },
+        "memory": {
+            **{f"{name}_bytes": getattr(memory, name) for name in MEMORY},
+            "total_bytes": memory.total,
+            "available_bytes": memory.available,
+            "fits": memory.fits,
+            "largest_micro_batch_tokens": forecast.fitting_tokens,
+        },
+        "modes": [_outlook(each) for each in forecast.outlooks],
+        "choice": {**_outlook(forecast.choice), "why": why(forecast)},
+        "asked": _outlook(forecast.asked),
+        "scaling": [
+            {
+                "devices": rung.devices,
+                "hosts": rung.hosts,
+                "busy": rung.busy,
+                "best": rung.best,
+                "tokens_per_second": {name: each.tokens_per_second for name, each in rung.outlooks.items()},
+                "hours": {name: each.hours for name, each in rung.outlooks.items()},
+                "cost": {name: each.cost for name, each in rung.outlooks.items()},
+            }
+            for rung in forecast.ladder
+        ],
+        "price": None if forecast.price is None else vars(forecast.price),
+        "notes": list(notes(forecast)),
+        "assumptions": list(assumptions(forecast)),
+    }
+
+
+def _outlook(outlook: Outlook) -> dict[str, Any]:
+    timing = outlook.timing
+    return {
+        "mode": str(timing.mode),
+        "sync": timing.mode.sync,
+        "wire": timing.mode.wire,
+        "inner_steps": timing.mode.inner_steps,
+        "step_seconds": timing.seconds,
+        "compute_seconds": timing.compute,
+        "rounding_seconds": timing.handling,
+        "exposed_seconds": timing.exposed,
+        "agree_seconds": timing.agree,
+        "optimizer_seconds": timing.optimizer,
+        "bytes_sent": timing.bytes_sent,
+        "tokens_per_second": outlook.tokens_per_second,
+        "hours": outlook.hours,
+        "cost": outlook.cost,
+    }
+
+
+def _table(first: str) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    return table

@@ -1,0 +1,188 @@
+"""What runs on a host while ``dragoman plan --measure`` calibrates: ``python -m dragoman.train.probe``.
+
+It is the doctor's measuring process (``cluster/measure.py``) with three more requests: ``compute`` times micro-batches
+of the recipe's model with random tokens, ``rounding`` numbers as they are rounded for the wire, ``exchange`` sums over the world.
+"""
+
+import time
+from statistics import fmean, median, pstdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman import config
+from dragoman.cluster import measure
+from dragoman.cluster.across import total
+from dragoman.cluster.gradients import flatten, parts
+from dragoman.cluster.wire import decode, encode
+from dragoman.cluster.world import World
+from dragoman.data.batches import collate
+from dragoman.data.tokenizer import BOS
+from dragoman.model.loss import token_loss
+from dragoman.model.transformer import Transformer
+from dragoman.observe.memory import MicroBatch
+from dragoman.observe.plan import flops_of_micro_batch
+from dragoman.recipe import parse_recipe
+from dragoman.train.average import MovingAverage
+from dragoman.train.evaluate import to_device
+from dragoman.train.optimizers import build_optimizer
+from dragoman.train.precision import autocast, choose_precision
+
+TRIAL_TOKENS = 256  # of a first micro-batch, which tells how much can be measured
+UPDATES = 5
+SAMPLE, PIECES = 2**20, 8  # numbers whose rounding is timed, as a bucket of so many weights
+ROUNDINGS = 7
+
+Shape = list[list[int]]  # (src, tgt) lengths of a micro-batch's pairs
+
+
+def compute(recipe: str, vocab_size: int, shapes: list[Shape], seconds: float) -> dict[str, Any]:
+    """Time micro-batches and updates of a recipe's model; what would take longer than ``seconds`` in part."""
+    world: World = measure.held["world"]
+    cfg = parse_recipe(recipe, "the recipe")
+    torch.manual_seed(world.rank)
+    model = Transformer(cfg.model, vocab_size).to(world.device)
+    optimizer = build_optimizer(model, cfg.optimizer, cfg.model.d_model)
+    average = MovingAverage(model, cfg.train.ema_decay) if cfg.train.average == "ema" else None
+    precision = choose_precision(cfg.train.precision, world.device)
+
+    def run(shape: Shape) -> tuple[float, float]:
+        return time_micro_batch(model, shape, vocab_size, precision, cfg.train.label_smoothing, world)
+
+    trial = cut(shapes[len(shapes) // 2], TRIAL_TOKENS)
+    fastest = min(sum(run(trial)) for _ in range(3))
+    tokens = sum(tgt for _, tgt in trial) * seconds / fastest / (len(shapes) + 1)
+    # All measure the same, whoever is slower.
+    tokens = min(world.gather(tokens))
+    shapes = [cut(shape, tokens) for shape in shapes]
+    run(shapes[-1])
+    times = [run(shape) for shape in shapes]
+    updates = []
+    for _ in range(UPDATES):
+        run(trial)
+        began = time.perf_counter()
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if cfg.train.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(model.parameters(), cfg.train.clip_norm, norm)
+        norm.item()
+        optimizer.step(0.0)
+        optimizer.zero_grad()
+        if average is not None:
+            average.update(1)
+        finish(world)
+        updates.append(time.perf_counter() - began)
+    whole = [sum(each) for each in times]
+    return {
+        "flops_per_second": sum(flops_of(cfg.model, vocab_size, shape) for shape in shapes) / sum(whole),
+        "backward_share": sum(backward for _, backward in times) / sum(whole),
+        "spread": pstdev(whole) / fmean(whole),
+        "optimizer_seconds": median(updates),
+    }
+
+
+def rounding() -> dict[str, Any]:
+    """Time what is done with a bucket whose numbers travel in four bits, before and after, for each number."""
+    world: World = measure.held["world"]
+    kept = [torch.randn(SAMPLE // PIECES, device=world.device) for _ in range(PIECES)]
+    gradients = [torch.zeros_like(each) for each in kept]
+    buffer = torch.randn(SAMPLE, device=world.device)
+    spoil = torch.empty(2**23, device=world.device)  # what training computes meanwhile takes the cache
+    before, after = [], []
+    for _ in range(ROUNDINGS):
+        spoil.fill_(0.0)
+        finish(world)
+        began = time.perf_counter()
+        whole = flatten(kept).add_(buffer)
+        data, sent = encode(whole, "int4")
+        torch._foreach_copy_(kept, parts(whole.sub_(sent), kept))
+        finish(world)
+        before.append(time.perf_counter() - began)
+        spoil.fill_(0.0)
+        finish(world)
+        began = time.perf_counter()
+        torch._foreach_copy_(gradients, parts(total([sent, decode(data, SAMPLE, "int4")]), gradients))
+        finish(world)
+        after.append(time.perf_counter() - began)
+    return {"encode": median(before) / SAMPLE, "decode": median(after) / SAMPLE}
+
+
+def exchange(numbers: int, times: int) -> dict[str, Any]:
+    """Sum float32 numbers over the world; return the median of the seconds, and of the processor's seconds."""
+    world: World = measure.held["world"]
+    values = torch.zeros(numbers, device=world.device)
+    seconds, processor = [], []
+    for _ in range(times):
+        world.sum(torch.zeros(1))  # all begin together
+        finish(world)
+        began, worked = time.perf_counter(), time.process_time()
+        world.sum(values)
+        finish(world)
+        seconds.append(time.perf_counter() - began)
+        processor.append(time.process_time() - worked)
+    return {
+        "seconds": median(seconds),
+        "processor_seconds": median(processor),
+        "device": world.device.type,
+    }
+
+
+def time_micro_batch(
+    model: Transformer, shape: Shape, vocab_size: int, precision: str, smoothing: float, world: World
+) -> tuple[float, float]:
+    """Return the seconds forward and backward of a micro-batch of random tokens; its gradients are added up."""
+    batch = to_device(collate(Random(shape, vocab_size), np.arange(len(shape))), world.device)
+    finish(world)
+    began = time.perf_counter()
+    with autocast(precision, world.device):
+        logits_NV = model(batch)
+    loss = token_loss(logits_NV, batch.tgt_out_N, smoothing)
+    finish(world)
+    middle = time.perf_counter()
+    (loss.smoothed / len(batch.tgt_out_N)).backward()  # type: ignore[no-untyped-call]
+    finish(world)
+    return middle - began, time.perf_counter() - middle
+
+
+class Random:
+    """Stands for a split: pairs of the given lengths, of tokens that mean nothing."""
+
+    def __init__(self, shape: Shape, vocab_size: int) -> None:
+        self._shape, self._vocab_size = shape, vocab_size
+        self._random = np.random.default_rng(0)
+
+    def gather(self, indices: np.ndarray, side: int) -> list[np.ndarray]:
+        return [
+            self._random.integers(BOS + 1, self._vocab_size, self._shape[index][side]) for index in indices
+        ]
+
+
+def flops_of(cfg: config.Model, vocab_size: int, shape: Shape) -> float:
+    """Return the FLOPs of a micro-batch without its padding."""
+    pairs = np.array(shape, dtype=float)
+    (src, tgt), (seen_src, seen_tgt) = pairs.mean(axis=0), (pairs**2).mean(axis=0) / pairs.mean(axis=0)
+    batch, seen = MicroBatch(len(pairs), src, tgt), MicroBatch(len(pairs), seen_src, seen_tgt)
+    return flops_of_micro_batch(cfg, vocab_size, batch, seen)
+
+
+def cut(shape: Shape, tokens: float) -> Shape:
+    """Return as many of the pairs as have ``tokens`` tokens together, at least one."""
+    ends = np.cumsum([tgt for _, tgt in shape])
+    return shape[: max(1, int(np.searchsorted(ends, tokens, side="right")))]
+
+
+def finish(world: World) -> None:
+    """Wait for the device: what was asked of it is only then done."""
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
+
+
+def main() -> None:
+    measure.REQUESTS.update(compute=compute, rounding=rounding, exchange=exchange)
+    measure.main()
+
+
+if __name__ == "__main__":
+    main()
