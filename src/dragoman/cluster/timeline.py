@@ -138,14 +138,14 @@ def step_timing(
     if plain:
         wire = mode.wire if mode.wire not in LEVELS else "float32"  # on one host nothing is rounded
         sizes = [wire_bytes(each.numbers, wire) for each in buckets]
-        exposed, _ = _pass(buckets, [network.sum_seconds(size) for size in sizes], work.backward_seconds)
+        exposed = _pass(buckets, [network.sum_seconds(size) for size in sizes], work.backward_seconds)
         sent = float(all_reduce_bytes(sum(sizes), network.workers))
         copied = handling.byte * sent * _hidden(exposed, sum(network.sum_seconds(size) for size in sizes))
         return Timing(mode, work.compute_seconds, copied, exposed, agree, work.optimizer_seconds, sent)
     sent = bytes_per_step(mode, shape)
     others = network.hosts - 1
     if mode.sync == "local":
-        exposed, _ = _pass(
+        exposed = _pass(
             buckets, [network.sum_within_seconds(4 * each.numbers) for each in buckets], work.backward_seconds
         )
         slice_numbers = weights / mode.inner_steps
@@ -166,7 +166,7 @@ def step_timing(
         each.numbers * handling.decode * others + network.tell_within_seconds(4 * each.numbers)
         for each in buckets
     ]
-    exposed, _ = _pass(buckets, travel_each, work.backward_seconds, before, after)
+    exposed = _pass(buckets, travel_each, work.backward_seconds, before, after)
     rounding = weights * (handling.encode + handling.decode * others)
     exposed += sum(before) + sum(after) - rounding  # of which the exchanges within the host
     copied = handling.byte * sent * _hidden(exposed, sum(travel_each))
@@ -179,8 +179,8 @@ def _pass(
     backward: float,
     before: list[float] | None = None,
     after: list[float] | None = None,
-) -> tuple[float, float]:
-    """Return the seconds between the end of the backward pass and the last bucket's arrival, and all of them.
+) -> float:
+    """Return the seconds that are waited between the end of the backward pass and the last bucket's arrival.
 
     Buckets travel one after the other. ``before`` is done with each in the way of the backward pass, ``after`` with
     each that has arrived, in order, once the backward pass is over; neither counts as waiting.
@@ -195,7 +195,7 @@ def _pass(
     now = ended
     for arrival, last in zip(arrivals, after, strict=True):
         now = max(now, arrival) + last
-    return now - ended - sum(after), now
+    return now - ended - sum(after)
 
 
 def _hidden(exposed: float, travel: float) -> float:

@@ -4,28 +4,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich import box
-from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dragoman.cluster.estimate import Mode
 from dragoman.observe.devices import OF_PEAK
 from dragoman.observe.plan import OF_LINE_RATE, Forecast, Outlook, why
 
 GB, MB = 1e9, 1e6
-BAR_COLUMNS = 40
+PAGE_COLUMNS = 110
+BAR_COLUMNS = 12
 
 
 def print_plan(forecast: Forecast) -> None:
     """Show a plan on standard output."""
-    Console(highlight=False).print(page(forecast))
+    console = Console(highlight=False)
+    console.width = max(console.width, PAGE_COLUMNS)  # a wrapped table cannot be read
+    console.print(page(forecast), markup=False)
 
 
 def page(forecast: Forecast) -> RenderableType:
     return Group(
         Text(title(forecast), style="bold"),
-        Text(),
-        _memory(forecast),
+        Text(memory_line(forecast)),
         _modes(forecast),
         Text(f"use {forecast.choice.timing.mode}: {why(forecast)}", style="bold"),
         *(Text(f"note: {note}", style="yellow") for note in notes(forecast)),
@@ -47,6 +49,16 @@ def title(forecast: Forecast) -> str:
     )
 
 
+def memory_line(forecast: Forecast) -> str:
+    memory = forecast.memory
+    parts = {name: getattr(memory, name) / GB for name in MEMORY}
+    listed = ", ".join(f"{name} {value:.2f}" for name, value in parts.items() if value)
+    verdict = "fits" if memory.fits else "does NOT fit"
+    return (
+        f"memory of a device: {memory.total / GB:.2f} of {memory.available / GB:.0f} GB, {verdict} ({listed})"
+    )
+
+
 def notes(forecast: Forecast) -> Iterator[str]:
     """Yield what the user should know, with what to do."""
     train, memory = forecast.recipe.train, forecast.memory
@@ -54,39 +66,27 @@ def notes(forecast: Forecast) -> Iterator[str]:
         fitting = forecast.fitting_tokens
         yield (
             f"does not fit: {memory.total / GB:.1f} GB of {memory.available / GB:.1f}; "
-            + (f"--set train.micro_batch_tokens={fitting} does" if fitting else "no micro-batch does")
+            + (f"train.micro_batch_tokens={fitting} would" if fitting else "no micro-batch would")
         )
     idle = forecast.network.workers - forecast.busy
     if idle:
         yield (
             f"a step has {forecast.micro_batches} micro-batches, so {idle} of {forecast.network.workers} devices "
-            f"have nothing to do; --set train.micro_batch_tokens="
-            f"{max(1, train.tokens_per_step // forecast.network.workers)} gives each one, or raise train.tokens_per_step"
+            f"have nothing to do; train.micro_batch_tokens="
+            f"{max(1, train.tokens_per_step // forecast.network.workers)} gives each one, or raise tokens_per_step"
         )
     asked, choice = forecast.asked.timing, forecast.choice.timing
     if asked.mode != choice.mode:
         yield f"the recipe asks for {asked.mode}: {asked.seconds:.3f} s a step instead of {choice.seconds:.3f}"
 
 
-def _memory(forecast: Forecast) -> Table:
-    memory = forecast.memory
-    table = _table("memory of a device")
-    for name in MEMORY:
-        table.add_column(name, justify="right")
-    table.add_column("together", justify="right")
-    table.add_column("")
-    cells = [f"{getattr(memory, name) / GB:.2f}" for name in MEMORY]
-    verdict = "fits" if memory.fits else "does not fit"
-    table.add_row("GB", *cells, f"{memory.total / GB:.2f}", f"of {memory.available / GB:.0f}: {verdict}")
-    return table
-
-
 MEMORY = ("weights", "gradients", "optimizer", "average", "exchange", "activations", "logits", "reserved")
 
 
 def _modes(forecast: Forecast) -> Table:
+    """Return where the seconds of a step go in every mode, and what a run takes."""
     table = _table("seconds of a step")
-    columns = ["compute", "rounding", "exposed", "agree", "optimizer", "step", "MB sent", "tokens/s", "hours"]
+    columns = ["compute", "round", "exposed", "agree", "update", "step", "MB sent", "tokens/s", "hours"]
     for name in [*columns, *(["cost"] if forecast.price else [])]:
         table.add_column(name, justify="right")
     for each in forecast.outlooks:
@@ -102,35 +102,38 @@ def _modes(forecast: Forecast) -> Table:
         cells = [f"{value:.3f}" for value in times]
         cells += [f"{timing.bytes_sent / MB:,.1f}", f"{each.tokens_per_second:,.0f}", f"{each.hours:,.1f}"]
         if forecast.price and each.cost is not None:
-            cells.append(f"{forecast.price.currency}{each.cost:,.2f}")
+            cells.append(f"{forecast.price.currency}{each.cost:,.0f}")
         chosen = each is forecast.choice
-        table.add_row(str(timing.mode) + (" <-" if chosen else ""), *cells, style="bold" if chosen else "")
+        table.add_row(short(timing.mode) + (" ←" if chosen else ""), *cells, style="bold" if chosen else "")
     return table
 
 
 def _ladder(forecast: Forecast) -> Table:
-    """Return tokens per second from 1 device to many, and the best as a bar."""
-    table = _table("tokens/s on")
+    """Return tokens per second from 1 device to many, and what the best mode makes of them as a bar."""
+    table = _table("devices")
     table.add_column("hosts", justify="right")
-    for name in forecast.ladder[0].outlooks:
-        table.add_column(name.replace(", each weight every ", "/").removesuffix(" steps"), justify="right")
-    table.add_column("best", justify="left")
-    table.add_column("times one device", justify="left")
+    modes = {name: each.timing.mode for name, each in forecast.ladder[0].outlooks.items()}
+    for mode in modes.values():
+        table.add_column(short(mode).replace(" ", "\n", 1), justify="right")
+    table.add_column("best", no_wrap=True)
+    table.add_column("times one device", no_wrap=True)
     one = forecast.ladder[0].outlooks[forecast.ladder[0].best].tokens_per_second
     gains = [rung.outlooks[rung.best].tokens_per_second / one for rung in forecast.ladder]
     for rung, gain in zip(forecast.ladder, gains, strict=True):
         cells = [f"{each.tokens_per_second:,.0f}" for each in rung.outlooks.values()]
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row(Bar(max(gains), 0, gain, width=BAR_COLUMNS // 2), f"{gain:.1f}")
         idle = "" if rung.busy == rung.devices else f" ({rung.busy} busy)"
-        best = list(rung.outlooks).index(rung.best)
-        cells[best] = f"[bold]{cells[best]}[/]"
-        table.add_row(f"{rung.devices:,}{idle}", f"{rung.hosts:,}", *cells, _short(rung.best), bar)
+        bar = "█" * max(1, round(BAR_COLUMNS * gain / max(gains)))
+        table.add_row(
+            f"{rung.devices:,}{idle}", f"{rung.hosts:,}", *cells, short(modes[rung.best]), f"{bar} {gain:.1f}"
+        )
     return table
 
 
-def _short(mode: str) -> str:
-    return mode.replace(", each weight every ", "/").removesuffix(" steps")
+def short(mode: Mode) -> str:
+    """Return a mode's name for a narrow column; local/16 exchanges each weight every 16 steps."""
+    return (
+        f"{mode.sync}/{mode.inner_steps} {mode.wire}" if mode.sync == "local" else f"{mode.sync} {mode.wire}"
+    )
 
 
 def assumptions(forecast: Forecast) -> Iterator[str]:
@@ -152,9 +155,15 @@ def assumptions(forecast: Forecast) -> Iterator[str]:
             f"{network.between.bytes_per_second * 8 / 1e6:,.0f} Mbit/s ({OF_LINE_RATE:.0%} of a line's rate) and "
             f"{network.between.latency_seconds * 1e3:.2f} ms a message (--network, --latency-ms, --measure)"
         )
-        yield "bytes travel in a ring of all workers, small messages in a tree; buckets hide behind the last backward pass"
+        yield (
+            "bytes travel in a ring of all workers, small messages in a tree; buckets hide behind the last backward "
+            "pass; compressed and local change what is learned (docs/sync.md)"
+        )
     if forecast.price:
-        yield f"{forecast.price.currency}{forecast.price.amount:g} an hour of each {forecast.price.per} (--price 3.06/h, --price 12.24/host/h)"
+        yield (
+            f"{forecast.price.currency}{forecast.price.amount:g} for an hour of each {forecast.price.per} "
+            "(--price 3.06/h, --price 12.24/host/h)"
+        )
     yield "evaluations, checkpoints, preparation and failures are not counted"
 
 

@@ -28,7 +28,7 @@ from dragoman.observe.plan import Lengths, Rates
 from dragoman.recipe import dump_recipe
 
 PROGRAM = ["-m", "dragoman.train.probe"]
-COMPUTE_SECONDS = 15.0  # for all micro-batches together
+COMPUTE_SECONDS = 12.0  # for all micro-batches together
 MICRO_BATCHES = 8
 LATENCY_TIMES = 9
 EXCHANGE_SECONDS = 4.0
@@ -125,7 +125,7 @@ def _measure(
     device = ask_all(sessions, "join", JOIN_SECONDS, joins)[0]["device"]
     shapes = sample_micro_batches(recipe.train.tokens_per_micro_batch, lengths, pairs)
     computed = together(
-        "compute", recipe=dump_recipe(recipe), vocab_size=vocab_size, shapes=shapes, seconds=COMPUTE_SECONDS
+        "compute", recipe=dump_recipe(recipe), vocab_size=vocab_size, shapes=shapes, budget=COMPUTE_SECONDS
     )
     rounded = together("rounding")
     link, byte_seconds = None, 0.0
@@ -183,16 +183,17 @@ def _environments(sessions: Sequence[Session]) -> Iterator[dict[str, str]]:
 def sample_micro_batches(
     tokens: int, lengths: Lengths, pairs: np.ndarray | None, count: int = MICRO_BATCHES
 ) -> list[list[list[int]]]:
-    """Return the (src, tgt) lengths of a few micro-batches, from the shortest sentences to the longest.
+    """Return the (src, tgt) lengths of a few micro-batches, short and long in turns.
 
-    As in the plan of steps, sentences of similar length share one. Without a dataset all are alike.
+    As in the plan of steps, sentences of similar length share one. Without a dataset all are alike. The first few of
+    them are as good a sample as all.
     """
     if pairs is None:
         sentences = max(1, round(tokens / lengths.tgt))
         return [[[round(lengths.src), round(lengths.tgt)]] * sentences] * count
     order = np.lexsort((pairs[:, 0], pairs[:, 1]))
     ends = np.cumsum(pairs[order, 1])
-    middles = (np.arange(count) + 0.5) / count * ends[-1]
+    middles = (np.random.default_rng(0).permutation(count) + 0.5) / count * ends[-1]
     shapes = []
     for middle in middles:
         first, last = np.searchsorted(ends, [max(0.0, middle - tokens / 2), middle + tokens / 2])

@@ -1,7 +1,8 @@
 """What runs on a host while ``dragoman plan --measure`` calibrates: ``python -m dragoman.train.probe``.
 
 It is the doctor's measuring process (``cluster/measure.py``) with three more requests: ``compute`` times micro-batches
-of the recipe's model with random tokens, ``rounding`` numbers as they are rounded for the wire, ``exchange`` sums over the world.
+of the recipe's model with random tokens, ``rounding`` numbers as they are rounded for the wire, ``exchange`` sums over
+the world.
 """
 
 import time
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dragoman import config
 from dragoman.cluster import measure
@@ -31,6 +31,7 @@ from dragoman.train.optimizers import build_optimizer
 from dragoman.train.precision import autocast, choose_precision
 
 TRIAL_TOKENS = 256  # of a first micro-batch, which tells how much can be measured
+FEWEST = 2  # micro-batches, however slow the machine
 UPDATES = 5
 SAMPLE, PIECES = 2**20, 8  # numbers whose rounding is timed, as a bucket of so many weights
 ROUNDINGS = 7
@@ -38,8 +39,8 @@ ROUNDINGS = 7
 Shape = list[list[int]]  # (src, tgt) lengths of a micro-batch's pairs
 
 
-def compute(recipe: str, vocab_size: int, shapes: list[Shape], seconds: float) -> dict[str, Any]:
-    """Time micro-batches and updates of a recipe's model; what would take longer than ``seconds`` in part."""
+def compute(recipe: str, vocab_size: int, shapes: list[Shape], budget: float) -> dict[str, Any]:
+    """Time micro-batches and updates of a recipe's model; what would take longer than ``budget`` seconds in part."""
     world: World = measure.held["world"]
     cfg = parse_recipe(recipe, "the recipe")
     torch.manual_seed(world.rank)
@@ -51,14 +52,16 @@ def compute(recipe: str, vocab_size: int, shapes: list[Shape], seconds: float) -
     def run(shape: Shape) -> tuple[float, float]:
         return time_micro_batch(model, shape, vocab_size, precision, cfg.train.label_smoothing, world)
 
-    trial = cut(shapes[len(shapes) // 2], TRIAL_TOKENS)
+    trial = cut(shapes[0], TRIAL_TOKENS)
     fastest = min(sum(run(trial)) for _ in range(3))
-    tokens = sum(tgt for _, tgt in trial) * seconds / fastest / (len(shapes) + 1)
-    # All measure the same, whoever is slower.
-    tokens = min(world.gather(tokens))
-    shapes = [cut(shape, tokens) for shape in shapes]
-    run(shapes[-1])
-    times = [run(shape) for shape in shapes]
+    tokens = sum(tgt for _, tgt in trial) * budget / 2 / fastest / (len(shapes) + 1)
+    shapes = [cut(shape, min(world.gather(tokens))) for shape in shapes]
+    run(shapes[0])
+    times: list[tuple[float, float]] = []
+    ends = time.perf_counter() + budget
+    for shape in shapes:
+        if len(times) < FEWEST or time.perf_counter() < ends:
+            times.append(run(shape))
     updates = []
     for _ in range(UPDATES):
         run(trial)
@@ -76,7 +79,8 @@ def compute(recipe: str, vocab_size: int, shapes: list[Shape], seconds: float) -
         updates.append(time.perf_counter() - began)
     whole = [sum(each) for each in times]
     return {
-        "flops_per_second": sum(flops_of(cfg.model, vocab_size, shape) for shape in shapes) / sum(whole),
+        "flops_per_second": sum(flops_of(cfg.model, vocab_size, shape) for shape in shapes[: len(whole)])
+        / sum(whole),
         "backward_share": sum(backward for _, backward in times) / sum(whole),
         "spread": pstdev(whole) / fmean(whole),
         "optimizer_seconds": median(updates),
