@@ -1,10 +1,10 @@
 """What devices can do, from their public data sheets, and what a Transformer gets out of them.
 
 Training is matrix products, limited by arithmetic, and everything else (norms, dropout, softmax, residuals), limited by
-memory. A product takes its FLOPs at ``OF_PEAK`` of the sheet's dense peak. The rest moves ``BYTES_PER_FLOP`` for each FLOP
-of a model of width 1,024, and in proportion more in a narrower one, which is why small models get less out of the same
-device. Both were fitted to one public measurement, a Transformer-big on one V100: 7,635 tokens/s in float32 and 32,153
-in fp16 (README of NVIDIA DeepLearningExamples, PyTorch/Translation/Transformer). All else follows from the sheets.
+memory. A product takes its FLOPs at ``OF_PEAK`` of the sheet's dense peak. The rest moves ``BYTES_PER_FLOP`` for each
+FLOP of a model of width 1,024, and in proportion more in a narrower one, which is why small models get less out of the
+same device. Both were fitted to one public measurement, a Transformer-big on one V100: 7,635 tokens/s in float32 and
+32,153 in fp16 (README of NVIDIA DeepLearningExamples, PyTorch/Translation/Transformer). All else is from the sheets.
 """
 
 import difflib

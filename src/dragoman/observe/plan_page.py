@@ -13,7 +13,7 @@ from dragoman.observe.devices import OF_PEAK
 from dragoman.observe.plan import OF_LINE_RATE, Forecast, Outlook, why
 
 GB, MB = 1e9, 1e6
-PAGE_COLUMNS = 110
+PAGE_COLUMNS = 118
 BAR_COLUMNS = 12
 
 
@@ -111,12 +111,12 @@ def _modes(forecast: Forecast) -> Table:
 def _ladder(forecast: Forecast) -> Table:
     """Return tokens per second from 1 device to many, and what the best mode makes of them as a bar."""
     table = _table("devices")
-    table.add_column("hosts", justify="right")
+    table.add_column("hosts", justify="right", no_wrap=True)
     modes = {name: each.timing.mode for name, each in forecast.ladder[0].outlooks.items()}
     for mode in modes.values():
-        table.add_column(short(mode).replace(" ", "\n", 1), justify="right")
+        table.add_column(short(mode).replace(" ", "\n", 1), justify="right", no_wrap=True)
     table.add_column("best", no_wrap=True)
-    table.add_column("times one device", no_wrap=True)
+    table.add_column("× one device", no_wrap=True)
     one = forecast.ladder[0].outlooks[forecast.ladder[0].best].tokens_per_second
     gains = [rung.outlooks[rung.best].tokens_per_second / one for rung in forecast.ladder]
     for rung, gain in zip(forecast.ladder, gains, strict=True):
@@ -140,7 +140,7 @@ def assumptions(forecast: Forecast) -> Iterator[str]:
     """Yield what the figures rest on, and how to change it."""
     lengths, rates, network, device = forecast.lengths, forecast.rates, forecast.network, forecast.device
     yield (
-        f"sentences of {lengths.src:.0f} → {lengths.tgt:.0f} tokens ({lengths.source}; --lengths, or prepare the data): "
+        f"sentences of {lengths.src:.0f} → {lengths.tgt:.0f} tokens ({lengths.source}; --lengths): "
         f"{forecast.flops_per_step / 1e12:,.2f} TFLOP a step"
     )
     peak = device.tflops.get(forecast.precision)
