@@ -259,6 +259,8 @@ class Log(Section):
                                may_change=True)  # fmt: skip
     samples_every: int = setting(500, "Steps between sample translations. 0: off.", ge=0, may_change=True)
     tensorboard: bool = setting(True, "Write TensorBoard curves.", may_change=True)
+    telemetry: bool = setting(True, "Measure device and network at the start, and look at the machine every second.",
+                              may_change=True)  # fmt: skip
 
 
 class Recipe(Section):

@@ -100,7 +100,8 @@ class RunDir:
         return self.path / "events" / f"rank{rank:03d}.jsonl"
 
     def telemetry(self, host: str) -> Path:
-        return self.path / "telemetry" / f"{host}.jsonl"
+        """What a host's machine did; its name as a file's, whatever the host is called."""
+        return self.path / "telemetry" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', host).lstrip('.') or '_'}.jsonl"
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / step_name(step)

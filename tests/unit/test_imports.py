@@ -33,6 +33,7 @@ WITHOUT_TORCH = [
     "cluster.estimate",
     "cluster.lab",
     "cluster.watchdog",
+    "model.flops",
     "model.weights",
     "train.start",
     "train.schedules",

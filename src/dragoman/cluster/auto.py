@@ -22,11 +22,11 @@ from dragoman.cluster.estimate import (
     Measured,
     Mode,
     Shape,
-    all_reduce_bytes,
     bytes_per_step,
     choose,
     estimate,
 )
+from dragoman.cluster.probe import probe, slowest
 from dragoman.cluster.sync import Cost, Sync
 from dragoman.cluster.wire import decode, encode
 
@@ -34,8 +34,6 @@ WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement
 WATCH_STEPS = 100  # between later looks
 TOO_MUCH = 0.15  # of a step's time spent waiting makes it think again
 GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
-PROBE_SECONDS = 0.5  # of a probe; what a look costs
-PROBE_BYTES = (2**18, 2**23)  # less is all latency; more tells nothing new
 SAMPLE = 2**20  # numbers whose rounding is timed
 
 
@@ -53,10 +51,10 @@ class Decision:
         """Say it to a reader."""
         said = [f"synchronisation from step {self.step + 1:,}: {self.mode} ({self.why})"]
         if self.measured is not None:
-            measured, link = self.measured, self.measured.link
+            measured = self.measured
             said.append(
                 f"  measured: {measured.compute_seconds:.2f} s computing and {measured.exposed_seconds:.2f} s waiting "
-                f"a step; link {link.bytes_per_second * 8 / 1e6:,.0f} Mbit/s, {link.latency_seconds * 1e3:.1f} ms"
+                f"a step; link {measured.link}"
             )
         said += [
             f"  {each.mode!s:<40} {each.bytes_per_step / 1e6:8.2f} MB a step, would wait "
@@ -69,8 +67,8 @@ class Decision:
 class Fixed:
     """The recipe says which mode: nothing to choose."""
 
-    def after_step(self, step: int, seconds: float, cost: Cost) -> None:
-        """Look at what a step took; now and then, think again."""
+    def after_step(self, step: int, computing_seconds: float, cost: Cost) -> None:
+        """Look at what a step took, waiting apart; now and then, think again."""
 
     def after_evaluation(self, step: int, dev_loss: float) -> None:
         """Look at what the model has learned; the workers are settled."""
@@ -100,8 +98,8 @@ class Auto(Fixed):
         self._best: float | None = None
         self._worse = 0
 
-    def after_step(self, step: int, seconds: float, cost: Cost) -> None:
-        self._steps.append((seconds - cost.exposed_seconds, cost.exposed_seconds))
+    def after_step(self, step: int, computing_seconds: float, cost: Cost) -> None:
+        self._steps.append((computing_seconds, cost.exposed_seconds))
         if not self._warm and len(self._steps) == WARM_UP:
             self._steps.clear()
             self._warm = True
@@ -177,28 +175,13 @@ class Auto(Fixed):
 
     def _measure(self) -> Measured:
         computing, waiting = (sum(each) / len(each) for each in zip(*self._steps, strict=True))
-        link = self._probe()
-        mine = (computing, waiting, link.latency_seconds, link.bytes_per_second, self._time_rounding())
-        computing, waiting, latency, rate, rounding = zip(*self._sync.world.gather(mine), strict=True)
-        return Measured(max(computing), min(waiting), Link(max(latency), min(rate)), max(rounding))
+        mine = (computing, waiting, self._probe(), self._time_rounding())
+        computing, waiting, links, rounding = zip(*self._sync.world.gather(mine), strict=True)
+        return Measured(max(computing), min(waiting), slowest(links), max(rounding))
 
     def _probe(self) -> Link:
-        """Time exchanges of almost nothing, and of as much as fits into half a second."""
         self._sync.drain()
-        latency = min(self._time_exchange(4) for _ in range(5))
-        size = PROBE_BYTES[0]
-        seconds = self._time_exchange(size)
-        # All workers time the same exchange; the leader's size is everybody's.
-        wanted = size * PROBE_SECONDS / seconds
-        size = self._sync.world.share(int(min(max(wanted, PROBE_BYTES[0]), PROBE_BYTES[1])))
-        seconds = self._time_exchange(size)
-        return Link(latency, all_reduce_bytes(size, self._shape.workers) / max(seconds - latency, 1e-6))
-
-    def _time_exchange(self, size: int) -> float:
-        numbers = torch.zeros(size // 4, device=self._sync.world.device)
-        started = time.perf_counter()
-        self._sync.world.sum(numbers)[0].item()
-        return time.perf_counter() - started
+        return probe(self._sync.world)
 
     def _time_rounding(self) -> float:
         numbers = torch.randn(min(SAMPLE, self._shape.weights), device=self._sync.world.device)

@@ -34,6 +34,7 @@ PHASES = {
     "optimizer": Phase("updating the weights"),
     "evaluate": Phase("evaluating", rare=True),
     "sample": Phase("translating a sample", rare=True),
+    "measure": Phase("measuring device and network", waits=True, rare=True),
     "checkpoint": Phase("saving a checkpoint", rare=True),
     "restore": Phase("loading a checkpoint", rare=True),
     "left": Phase("leaving", rare=True),  # the last beat of a rank that stops its watchdog

@@ -62,6 +62,9 @@ class Link:
     latency_seconds: float
     bytes_per_second: float
 
+    def __str__(self) -> str:
+        return f"{self.bytes_per_second * 8 / 1e6:,.0f} Mbit/s, {self.latency_seconds * 1e3:.1f} ms"
+
     def seconds(self, bytes_sent: float) -> float:
         return self.latency_seconds + bytes_sent / self.bytes_per_second
 

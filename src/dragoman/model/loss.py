@@ -26,3 +26,8 @@ def token_loss(logits_NV: Tensor, target_N: Tensor, label_smoothing: float) -> L
         return Loss(nll, nll)
     spread = -log_p_NV.sum() / log_p_NV.shape[-1]
     return Loss((1.0 - label_smoothing) * nll + label_smoothing * spread, nll)
+
+
+def token_nll(logits_NV: Tensor, target_N: Tensor) -> Tensor:
+    """Return the negative log-likelihood of each token, in float32."""
+    return F.cross_entropy(logits_NV.float(), target_N, reduction="none")

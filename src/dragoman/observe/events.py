@@ -10,7 +10,7 @@ Every event has ``event`` (its name), ``time`` (Unix seconds) and ``rank``; the 
     skip        step, why                          rollback    step, to_step, why, rate_scale
     evaluation  step, dev_loss, train_loss, seconds
     sync        step, mode, why, measured, estimates: what `cluster.sync = auto` chose
-    checkpoint  step, seconds                      sample      step, source, target, prediction
+    checkpoint  step, seconds                      sample      step, source, target, prediction, seconds
     score       a line of scores.jsonl             stop, finish    step
     stall       who holds up the world, and doing what            recovery    seconds
     lost        why this worker gave up
@@ -65,7 +65,7 @@ class EventLog:
         """Write one event. Costs about 15 microseconds."""
         fields = {"event": event, **values, "time": time.time(), "rank": self._rank}
         with self._lock:
-            append_json_line(self._file, {name: _plain(value) for name, value in fields.items()})
+            append_json_line(self._file, {name: plain(value) for name, value in fields.items()})
 
     def close(self) -> None:
         self._file.close()
@@ -76,13 +76,13 @@ def read_events(path: Path, event: str | None = None) -> list[dict[str, Any]]:
     return [entry for entry in read_json_lines(path) if event in (None, entry["event"])]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Replace what JSON cannot say, also inside lists and objects."""
     match value:
         case float():
             return value if math.isfinite(value) else str(value)
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [plain(item) for item in value]
         case dict():
-            return {name: _plain(item) for name, item in value.items()}
+            return {name: plain(item) for name, item in value.items()}
     return value

@@ -14,7 +14,7 @@ from dragoman.cluster.world import World
 from dragoman.data.batches import Indices, collate, plan_evaluation
 from dragoman.data.shards import Split
 from dragoman.data.tokenizer import BOS, EOS
-from dragoman.model.loss import token_loss
+from dragoman.model.loss import token_nll
 from dragoman.model.transformer import Batch, Transformer
 
 
@@ -47,21 +47,43 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return batch._replace(**parts)
 
 
+@dataclass(frozen=True)
+class SentenceLosses:
+    """The negative log-likelihood of each sentence, a sum over its tokens, and how many these are."""
+
+    nll: np.ndarray
+    tokens: np.ndarray
+
+    def mean(self) -> float:
+        """Return the loss per token."""
+        return float(self.nll.sum() / self.tokens.sum())
+
+
 @torch.no_grad()
-def mean_loss(
+def sentence_losses(
     model: Transformer, probe: Probe, world: World, precision: AbstractContextManager[object]
-) -> float:
-    """Return the negative log-likelihood per token of a probe, its micro-batches shared by the workers."""
+) -> SentenceLosses:
+    """Return the losses of a probe's sentences, in the order of their split; workers share its micro-batches.
+
+    Each sentence is computed by one worker, in the same micro-batch: any number of workers finds the same numbers.
+    """
     model.eval()
-    sums = torch.zeros(2, dtype=torch.float64)
-    for indices in probe.micro_batches[world.rank :: world.size]:
+    order = np.concatenate(probe.micro_batches)
+    tokens = probe.split.lengths[order, 1]
+    nll = torch.zeros(len(order), dtype=torch.float64)
+    ends = np.cumsum([len(indices) for indices in probe.micro_batches])
+    for number in range(world.rank, len(ends), world.size):
+        indices = probe.micro_batches[number]
         batch = to_device(collate(probe.split, indices), world.device)
         with precision:
             logits_NV = model(batch)
-        sums += torch.tensor([token_loss(logits_NV, batch.tgt_out_N, 0.0).nll.item(), len(batch.tgt_out_N)])
+        mine = slice(ends[number] - len(indices), ends[number])
+        nll_N = token_nll(logits_NV, batch.tgt_out_N).double().cpu()
+        sentence_N = np.repeat(np.arange(mine.start, mine.stop), tokens[mine])
+        nll.index_add_(0, torch.from_numpy(sentence_N), nll_N)
     model.train()
-    nll, tokens = world.sum(sums).tolist()
-    return float(nll / tokens)
+    in_order = np.argsort(order)
+    return SentenceLosses(world.sum(nll).numpy()[in_order], tokens[in_order])
 
 
 @torch.no_grad()

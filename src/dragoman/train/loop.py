@@ -33,10 +33,12 @@ from dragoman.errors import UserError
 from dragoman.model.loss import token_loss
 from dragoman.model.transformer import Batch, Transformer
 from dragoman.model.weights import require_same_names
+from dragoman.observe.phases import PhaseClock
 from dragoman.rundir import AVERAGE, MODEL, OPTIMIZER, SYNC, RunDir
 from dragoman.train.average import MovingAverage
 from dragoman.train.checkpoint import Saver, State, discard_checkpoint, newest_valid, read_checkpoint
-from dragoman.train.evaluate import Probe, greedy, mean_loss, to_device
+from dragoman.train.collect import Collector
+from dragoman.train.evaluate import Probe, greedy, sentence_losses, to_device
 from dragoman.train.guard import Verdict, judge
 from dragoman.train.optimizers import Optimizer
 from dragoman.train.precision import autocast, update_loss_scale
@@ -74,7 +76,14 @@ class Job:
     keeps_checkpoints: bool  # the leader does, and one worker of each host that has a disk of its own
     report: Reporter
     watch: Watchdog
+    clock: PhaseClock
+    collector: Collector
     signals: set[int]  # received and not yet acted upon
+
+    def at(self, phase: str, step: int | None = None, micro_batch: int | None = None) -> None:
+        """Mark what this worker turns to, for those who watch and those who count."""
+        self.clock.at(phase)
+        self.watch.at(phase, step, micro_batch)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Return all tensors of a checkpoint, by file; they are live, not copies."""
@@ -105,8 +114,7 @@ def train(job: Job) -> Ending:
     rehearse(job)
     feed = open_feed(job)
     while state.step < recipe.train.steps and not state.stopped_early:
-        started = time.perf_counter()
-        job.watch.at("data", state.step + 1)
+        job.at("data", state.step + 1)
         step, batches = next(feed)
         sums = accumulate(job, step, batches)
         totals = add_up(job, sums, finish_gradients(job))
@@ -119,10 +127,13 @@ def train(job: Job) -> Ending:
         if verdict is Verdict.GOOD:
             update(job, step.number, rate)
         state.step, state.tokens = step.number, state.tokens + step.tokens
-        seconds, cost = time.perf_counter() - started, job.sync.cost()
-        job.report.step(step, totals.loss, totals.nll, rate, norm, seconds, why, cost)
-        job.watch.step_done(seconds)
-        job.choice.after_step(state.step, seconds, cost)
+        cost = job.sync.cost()
+        spent = job.clock.step_done(cost.exposed_seconds)
+        job.report.step(step, totals.loss, totals.nll, rate, norm, why, spent, cost)
+        job.watch.step_done(sum(spent.values()))
+        job.at("measure")
+        computing = sum(spent[phase] for phase in ("data", "compute", "agree", "optimizer"))
+        job.choice.after_step(state.step, computing, cost)
 
         stopping = totals.interrupted or totals.terminated
         state.stopped_early = state.stopped_early or bool(totals.stop_early)
@@ -131,7 +142,7 @@ def train(job: Job) -> Ending:
             show_sample(job)
         evaluating = state.step % recipe.evaluate.every_steps == 0 or (last and not stopping)
         if evaluating or last or totals.save or state.step % recipe.checkpoint.every_steps == 0:
-            job.watch.at("exchange")
+            job.at("exchange")
             job.sync.settle()
             if evaluating:
                 evaluate(job)
@@ -163,7 +174,7 @@ def accumulate(job: Job, step: Step, batches: list[tuple[int, Batch]]) -> Tensor
     # A worker without a share still takes part in the exchange, with a gradient of zero.
     work = [(index, batch, 1.0) for index, batch in batches] or [(0, collate(job.train, np.array([0])), 0.0)]
     for place, (index, batch, weight) in enumerate(work):
-        job.watch.at("compute", step.number, index)
+        job.at("compute", step.number, index)
         batch = to_device(batch, job.world.device)
         torch.manual_seed(dropout_seed(job.recipe.train.seed, step.number, index))
         with job.sync.micro_batch(last=place == len(work) - 1):
@@ -171,6 +182,7 @@ def accumulate(job: Job, step: Step, batches: list[tuple[int, Batch]]) -> Tensor
                 logits_NV = job.sync.module(batch)
             loss = token_loss(logits_NV, batch.tgt_out_N, job.recipe.train.label_smoothing)
             (loss.smoothed * (weight * scale)).backward()  # type: ignore[no-untyped-call]
+        job.at("compute")  # again, if it was waiting
         sums += weight * torch.stack([loss.smoothed.detach(), loss.nll.detach()])
     return sums
 
@@ -191,8 +203,9 @@ def add_up(job: Job, sums: Tensor, norm: Tensor) -> Totals:
         job.report.wants_early_stop(),
         job.saver.failed,
     ]
+    job.at("compute")
     mine = torch.tensor([*sums.tolist(), norm.item(), *wishes], dtype=torch.float64)
-    job.watch.at("agree")
+    job.at("agree")
     totals = Totals(*job.world.sum(mine).tolist())
     if totals.failed:
         job.saver.check()
@@ -202,6 +215,7 @@ def add_up(job: Job, sums: Tensor, norm: Tensor) -> Totals:
 
 def finish_gradients(job: Job) -> Tensor:
     """Undo the loss scale, clip, and return the gradient's norm before clipping."""
+    job.at("optimizer")
     gradients = [weight.grad for weight in job.model.parameters() if weight.grad is not None]
     if job.state.loss_scale != 1.0:
         torch._foreach_div_(gradients, job.state.loss_scale)
@@ -227,7 +241,7 @@ def assess(job: Job, loss: float, norm: float) -> tuple[Verdict, str]:
 
 def update(job: Job, step: int, rate: float) -> None:
     """Change the weights, and let their average follow."""
-    job.watch.at("optimizer")
+    job.at("optimizer")
     job.optimizer.step(rate)
     job.optimizer.zero_grad()
     if job.average is not None:
@@ -250,18 +264,20 @@ def rehearse(job: Job) -> None:
     with job.sync.rehearsal():
         accumulate(job, Step(0, 0, [], 1), [])
     job.optimizer.zero_grad()
+    job.clock.step_done()  # no step: its time does not count
 
 
 def evaluate(job: Job) -> None:
     """Measure dev loss and clean training-sample loss, and note whether dev still improves."""
     started = time.perf_counter()
-    job.watch.at("evaluate")
+    job.at("evaluate")
     recipe, state = job.recipe, job.state
     with job.average.applied() if job.average is not None else nullcontext():
-        dev, clean = (
-            mean_loss(job.model, probe, job.world, autocast(job.precision, job.world.device))
+        sentences, clean = (
+            sentence_losses(job.model, probe, job.world, autocast(job.precision, job.world.device))
             for probe in (job.dev_probe, job.train_probe)
         )
+    dev = sentences.mean()
     if state.best_dev_loss is None or dev < state.best_dev_loss:
         state.best_dev_loss, state.evaluations_since_best = dev, 0
     else:
@@ -271,34 +287,37 @@ def evaluate(job: Job) -> None:
             and 0 < recipe.evaluate.patience <= state.evaluations_since_best
         ):
             state.stopped_early = True
-    job.report.evaluation(state.step, dev, clean, time.perf_counter() - started)
+    job.report.evaluation(state.step, sentences, clean.mean(), time.perf_counter() - started)
     job.choice.after_evaluation(state.step, dev)
 
 
 def show_sample(job: Job) -> None:
     """Let the model translate a dev sentence, another one each time."""
-    job.watch.at("sample")
+    started = time.perf_counter()
+    job.at("sample")
     if job.world.leads:
         index = np.array([job.state.step // job.recipe.log.samples_every % len(job.dev)])
         [src_ids], [tgt_ids] = job.dev.gather(index, 0), job.dev.gather(index, 1)
         prediction = greedy(job.model, src_ids, autocast(job.precision, job.world.device))
-        job.report.sample(job.state.step, src_ids, tgt_ids, prediction)
+        seconds = time.perf_counter() - started
+        job.report.sample(job.state.step, src_ids, tgt_ids, prediction, seconds)
 
 
 def save(job: Job) -> None:
     """Write a checkpoint of this moment in the background."""
     started = time.perf_counter()
-    job.watch.at("checkpoint")
+    job.at("checkpoint")
     job.state.went_back_to = None
     job.state.sync = job.choice.state()
     if job.keeps_checkpoints:
         job.saver.save(job.state, job.tensors())
+    job.collector.collect()
     job.report.checkpoint(job.state.step, time.perf_counter() - started)
 
 
 def load(job: Job) -> bool:
     """Take up the newest valid checkpoint, the same one on every worker; return whether there is one."""
-    job.watch.at("restore")
+    job.at("restore")
     found = newest_valid(job.run, job.report.warn) if job.world.local_rank == 0 else None
     told = job.world.gather((job.world.host, "" if found is None else found.name))
     newest = max(name for _, name in told)
@@ -352,4 +371,5 @@ def go_back(
     job.state.rollbacks, job.state.rate_scale, job.state.bad_steps = rollbacks, rate_scale, 0
     job.state.went_back_to = job.state.step
     job.report.rollback(bad_step, job.state, why)
+    job.clock.step_done()  # a step that did not happen
     return open_feed(job)

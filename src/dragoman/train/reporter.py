@@ -1,5 +1,6 @@
 """What a worker tells while it trains: events always; console, curves and the lane's scores if it leads."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -7,21 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.cluster.across import same_host
 from dragoman.cluster.auto import Decision
 from dragoman.cluster.diagnosis import Diagnosis
+from dragoman.cluster.estimate import Link
 from dragoman.cluster.sync import Cost
 from dragoman.cluster.world import World
 from dragoman.config import Recipe
 from dragoman.data.batches import Step
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decode.lane import Lane
-from dragoman.files import read_json_lines
+from dragoman.files import append_json_line, open_json_lines, read_json_lines
 from dragoman.observe import events
 from dragoman.observe.console import Console, Silent
-from dragoman.observe.events import EventLog
+from dragoman.observe.events import EventLog, plain
+from dragoman.observe.telemetry import Sampler
 from dragoman.observe.tensorboard import Curves, NoCurves
 from dragoman.rundir import RunDir
 from dragoman.train.checkpoint import State
+from dragoman.train.evaluate import SentenceLosses
 
 LANE_RESTARTS = 2
 
@@ -37,20 +42,31 @@ class Reporter:
         console: Console | Silent,
         curves: Curves | NoCurves,
         tokenizer: Tokenizer,
+        flops: Callable[[Step], float],
     ) -> None:
+        """``flops`` tells what this worker computes in a step."""
         self._recipe, self._run, self._world, self._tokenizer = recipe, run, world, tokenizer
-        self.console, self._curves = console, curves
+        self.console, self._curves, self._flops = console, curves, flops
         self._events = EventLog(run.events(world.rank), world.rank)
         self._since_line: list[tuple[int, float]] = []  # (tokens, seconds) of the steps since the last line
         self._lane: Lane | None = None
         self._lane_failures = 0
         self._scores_seen = 0
+        self._sampler: Sampler | None = None
+        self._sentences = open_json_lines(run.sentence_losses) if world.leads else None
         self.say, self.warn = console.say, console.warn
 
-    def begin(self, state: State, *, resumed: bool) -> None:
-        """Open the story, and start the lane beside the training."""
-        name = events.RESUME if resumed else events.START
-        self._events.emit(name, step=state.step, world=self._world.size, host=self._world.host)
+    def begin(self, state: State, *, resumed: bool, gpu: str | None, **facts: Any) -> None:
+        """Open the story with ``facts`` about this worker, and start lane and telemetry beside the training."""
+        world = self._world
+        self._events.emit(
+            events.RESUME if resumed else events.START,
+            step=state.step,
+            world=world.size,
+            host=world.host,
+            interface=world.route.interface,
+            **facts,
+        )
         self._curves.go_back(state.step)
         if self._world.leads:
             self._lane = Lane.start(self._run)
@@ -58,6 +74,12 @@ class Reporter:
             self._scores_seen = len(known)
             for entry in known:  # a curve file is new with every start and lacks them
                 self._draw_score(entry)
+        self._start_sampler(gpu)
+
+    def link(self, hosts: int, link: Link) -> None:
+        """Tell what the network between hosts can do."""
+        if self._world.leads:
+            self._events.emit(events.LINK, hosts=hosts, **asdict(link))
 
     def step(
         self,
@@ -66,11 +88,12 @@ class Reporter:
         nll: float,
         rate: float,
         norm: float,
-        seconds: float,
         bad_because: str,
+        spent: dict[str, float],
         cost: Cost,
     ) -> None:
-        """Report one step; ``loss`` and ``nll`` are sums over its tokens."""
+        """Report one step; ``loss`` and ``nll`` are sums over its tokens, ``spent`` the seconds of its phases."""
+        seconds = sum(spent.values())
         mean = {"loss": loss / step.tokens, "nll": nll / step.tokens}
         self._events.emit(
             events.STEP,
@@ -85,6 +108,8 @@ class Reporter:
             world=self._world.size,
             bytes_sent=cost.bytes_sent,
             exposed_seconds=cost.exposed_seconds,
+            flops=self._flops(step),
+            phases=spent,
         )
         if bad_because:
             self._events.emit(events.SKIP, step=step.number, why=bad_because)
@@ -108,10 +133,14 @@ class Reporter:
             self._curves.add("gradient_norm", norm, step.number)
             self._look_at_lane()
 
-    def evaluation(self, step: int, dev_loss: float, train_loss: float, seconds: float) -> None:
+    def evaluation(self, step: int, dev: SentenceLosses, train_loss: float, seconds: float) -> None:
+        dev_loss = dev.mean()
         self._events.emit(
             events.EVALUATION, step=step, dev_loss=dev_loss, train_loss=train_loss, seconds=seconds
         )
+        if self._sentences is not None:
+            nll, tokens = (np.round(each, 3).tolist() for each in (dev.nll, dev.tokens))
+            append_json_line(self._sentences, plain({"step": step, "dev_nll": nll, "dev_tokens": tokens}))
         self.console.evaluation(step, dev_loss, train_loss, seconds)
         self._curves.add("eval_loss", dev_loss, step)
         self._curves.add("train_sample_loss", train_loss, step)
@@ -126,11 +155,14 @@ class Reporter:
         """``seconds`` is how long the step was held up, not how long the writing takes."""
         self._events.emit(events.CHECKPOINT, step=step, seconds=seconds)
 
-    def sample(self, step: int, src_ids: np.ndarray, tgt_ids: np.ndarray, prediction: Sequence[int]) -> None:
+    def sample(
+        self, step: int, src_ids: np.ndarray, tgt_ids: np.ndarray, prediction: Sequence[int], seconds: float
+    ) -> None:
         source, target, predicted = (
             self._tokenizer.decode(list(map(int, ids))) for ids in (src_ids, tgt_ids, prediction)
         )
-        self._events.emit(events.SAMPLE, step=step, source=source, target=target, prediction=predicted)
+        told = {"source": source, "target": target, "prediction": predicted}
+        self._events.emit(events.SAMPLE, step=step, **told, seconds=seconds)
         self.console.sample(step, source, target, predicted)
 
     def rollback(self, bad_step: int, state: State, why: str) -> None:
@@ -200,10 +232,40 @@ class Reporter:
             raise RuntimeError(f"training is complete, but the lane could not score it: {failure}")
         return not stopped
 
+    def stop_sampling(self) -> None:
+        """End telemetry, so that its file is complete."""
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
     def close(self) -> None:
+        self.stop_sampling()
+        if self._sentences is not None:
+            self._sentences.close()
         self._events.close()
         self._curves.close()
         self.console.close()
+
+    def _start_sampler(self, gpu: str | None) -> None:
+        """Let the first worker of each host start the sampler; training goes on without it if need be."""
+        if not self._recipe.log.telemetry:
+            return
+        world = self._world
+        workers = world.gather((world.host, world.local_rank, os.getpid(), gpu))
+        hosts = same_host([(host, local_rank) for host, local_rank, _, _ in workers])
+        if world.local_rank == 0:
+            here = [workers[rank] for rank in next(ranks for ranks in hosts if world.rank in ranks)]
+            try:
+                self._sampler = Sampler.start(
+                    self._run.telemetry(world.host),
+                    self._run.log,
+                    host=world.host,
+                    interface=world.route.interface,
+                    workers=[pid for _, _, pid, _ in here],
+                    gpus=[name for _, _, _, name in here if name is not None],
+                )
+            except OSError as error:
+                self._speak(f"no telemetry of {world.host}: {error}")
 
     def _look_at_lane(self) -> None:
         """Report new scores; a lane that died is said and started again, since training does not need it."""

@@ -24,26 +24,31 @@ from dragoman.cluster.launch import (
     note_outcome,
     read_outcome,
 )
+from dragoman.cluster.probe import probe, slowest
 from dragoman.cluster.sync import Sync
 from dragoman.cluster.watchdog import Peer, Watchdog
 from dragoman.cluster.world import World, is_peer_lost, join_world
 from dragoman.config import Cluster, Recipe
-from dragoman.data.batches import Plan
+from dragoman.data.batches import Plan, Step
 from dragoman.data.shards import Dataset
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json
 from dragoman.machine import end_process
+from dragoman.model.flops import training_flops
 from dragoman.model.transformer import Transformer
 from dragoman.observe.console import Console, Silent
+from dragoman.observe.phases import PhaseClock
 from dragoman.observe.tensorboard import Curves, NoCurves
 from dragoman.recipe import load_recipe
 from dragoman.rundir import RunDir, step_directories
 from dragoman.train.average import MovingAverage
 from dragoman.train.checkpoint import Saver, State
+from dragoman.train.collect import Collector
 from dragoman.train.evaluate import fixed_sample, whole_split
 from dragoman.train.loop import Ending, Job, load, train
 from dragoman.train.optimizers import build_optimizer
+from dragoman.train.peak import device_name, gpu_id, measure_peak
 from dragoman.train.precision import FIRST_LOSS_SCALE, choose_precision
 from dragoman.train.reporter import Reporter
 from dragoman.train.schedules import describe
@@ -76,6 +81,8 @@ def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
                 world.meet(
                     "over"
                 )  # a host whose workers left early would take its part of the meeting with it
+                job.report.stop_sampling()
+                job.collector.collect_all()
             finally:
                 job.report.close()
         finally:
@@ -107,7 +114,15 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
     )
     shown = world.leads and recipe.log.tensorboard
     curves = Curves(run.tensorboard, resume_step=newest) if shown else NoCurves()
-    report = Reporter(recipe, run, world, console, curves, Tokenizer.load(dataset.tokenizer_path))
+
+    def flops(step: Step) -> float:
+        mine = step.micro_batches[world.rank :: world.size]
+        return sum(
+            training_flops(recipe.model, dataset.vocab_size, train_split.lengths[each]) for each in mine
+        )
+
+    tokenizer = Tokenizer.load(dataset.tokenizer_path)
+    report = Reporter(recipe, run, world, console, curves, tokenizer, flops)
 
     torch.manual_seed(recipe.train.seed)
     model = Transformer(recipe.model, dataset.vocab_size).to(world.device)
@@ -151,11 +166,24 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
         keeps_checkpoints=world.leads or (world.local_rank == 0 and not shared),
         report=report,
         watch=watch,
+        clock=PhaseClock(),
+        collector=Collector(run, world, shares_disk=shared),
         signals=signals,
     )
-    job.sync.on_wait = lambda: watch.at("exchange")
+    job.sync.on_wait = lambda: job.at("exchange")
     resumed = load(job)
-    report.begin(job.state, resumed=resumed)
+    job.at("measure")
+    report.begin(
+        job.state,
+        resumed=resumed,
+        gpu=gpu_id(world.device),
+        device=device_name(world.device),
+        precision=precision,
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        peak_flops=measure_peak(world, precision, recipe.model, tokens_per_micro_batch)
+        if recipe.log.telemetry
+        else None,
+    )
     introduce(job, dataset, resumed=resumed)
     return job
 
@@ -220,6 +248,10 @@ def introduce(job: Job, dataset: Dataset, *, resumed: bool) -> None:
     if len(hosts) > 1:
         ways = ", ".join(f"{host} {route.interface} ({route.address})" for host, route in hosts.items())
         say(f"network: {ways}")
+        if recipe.log.telemetry:
+            link = slowest(job.world.gather(probe(job.world)))
+            job.report.link(len(hosts), link)
+            say(f"link: {link}")
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     if restarts:
         job.report.warn(f"a worker was lost; restarted ({restarts} of {recipe.cluster.max_restarts})")

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from dragoman import __version__
 from dragoman.config import Recipe
+from dragoman.data.passport import passport
 from dragoman.data.shards import Dataset
 from dragoman.errors import UserError
 from dragoman.files import TEMPORARY, disk_errors, read_json, write_json, write_text
+from dragoman.model.weights import count_parameters
 from dragoman.recipe import changed_fields, dump_recipe, load_recipe
 from dragoman.rundir import RunDir
 
@@ -33,6 +35,8 @@ def open_run(recipe: Recipe, path: Path, dataset: Dataset) -> RunDir:
         "dataset": str(dataset.path.resolve()),
         "fingerprint": dataset.fingerprint,
         "vocab_size": dataset.vocab_size,
+        "parameters": count_parameters(recipe.model, dataset.vocab_size),
+        "passport": passport(dataset),
         "versions": {
             "dragoman": __version__,
             "python": platform.python_version(),

@@ -91,7 +91,7 @@ def told(monkeypatch):
 
 def go(chooser, steps, exposed, first=1):
     for step in range(first, first + steps):
-        chooser.after_step(step, 1.0 + exposed, Cost(0, exposed))
+        chooser.after_step(step, 1.0, Cost(0, exposed))
 
 
 FIRST = auto.WARM_UP + auto.MEASURED
