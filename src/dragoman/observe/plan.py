@@ -17,6 +17,7 @@ from dragoman import config
 from dragoman.cluster.estimate import ALLOWED, GRADIENTS, WEIGHTS, Estimate, Link, Mode, choose
 from dragoman.cluster.timeline import Gradient, Handling, Network, Timing, Work, step_timing
 from dragoman.errors import UserError
+from dragoman.model.flops import training_flops
 from dragoman.model.weights import count_parameters
 from dragoman.observe.devices import LAUNCH_SECONDS, Device
 from dragoman.observe.memory import Memory, MicroBatch, matrix_weights, memory_of
@@ -36,13 +37,18 @@ OF_MEMORY_RATE = 0.75
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of a sentence: the mean, and the mean that a token sees, which attention pays for."""
+    """The (src, tgt) tokens of every training pair, or of one that stands for all."""
 
-    src: float = TOKENS_PER_SENTENCE
-    tgt: float = TOKENS_PER_SENTENCE
-    seen_src: float = TOKENS_PER_SENTENCE
-    seen_tgt: float = TOKENS_PER_SENTENCE
-    source: str = "assumed"
+    pairs: np.ndarray
+    source: str
+
+    @property
+    def src(self) -> float:
+        return float(self.pairs[:, 0].mean())
+
+    @property
+    def tgt(self) -> float:
+        return float(self.pairs[:, 1].mean())
 
 
 @dataclass(frozen=True)
@@ -137,10 +143,7 @@ def forecast(
     weights = count_parameters(recipe.model, vocab_size)
     rates = rates or sheet_rates(recipe, device, precision, vocab_size)
     batch = micro_batch(recipe.train.tokens_per_micro_batch, lengths)
-    seen = replace(
-        batch, sentences=batch.tokens / lengths.seen_tgt, src=lengths.seen_src, tgt=lengths.seen_tgt
-    )
-    flops = flops_of_micro_batch(recipe.model, vocab_size, batch, seen)
+    flops = training_flops(recipe.model, vocab_size, lengths.pairs) / lengths.pairs[:, 1].sum() * batch.tokens
     order = gradient_order(recipe.model, vocab_size, lengths)
     count = max(1, round(recipe.train.tokens_per_step / recipe.train.tokens_per_micro_batch))
     inner = recipe.cluster.inner_steps
@@ -251,34 +254,18 @@ def sheet_rates(recipe: config.Recipe, device: Device, precision: str, vocab_siz
     return Rates(achieved, optimizer, handling, launches * LAUNCH_SECONDS if device.is_gpu else 0.0)
 
 
-def flops_of_micro_batch(
-    cfg: config.Model, vocab_size: int, batch: MicroBatch, seen: MicroBatch | None = None
-) -> float:
-    """Return the FLOPs of one forward and backward; ``seen`` has the lengths that attention pays for."""
-    return 3 * sum(forward_flops(cfg, vocab_size, batch, seen or batch))
-
-
-def forward_flops(
-    cfg: config.Model, vocab_size: int, batch: MicroBatch, seen: MicroBatch
-) -> tuple[float, float, float]:
-    """Return the FLOPs of a forward pass in all encoder layers, in all decoder layers, and for the logits."""
-    square, inner = cfg.d_model**2, cfg.d_model * cfg.feed_forward
-    src, tgt = batch.sentences * batch.src, batch.tokens
-    encoder = src * (2 * (4 * square + 2 * inner) + 4 * seen.src * cfg.d_model)
-    decoder = tgt * (2 * (6 * square + 2 * inner) + 4 * (seen.tgt + seen.src) * cfg.d_model)
-    decoder += src * 2 * 2 * square
-    return cfg.layers * encoder, cfg.num_decoder_layers * decoder, tgt * 2 * vocab_size * cfg.d_model
-
-
 def gradient_order(cfg: config.Model, vocab_size: int, lengths: Lengths) -> list[Gradient]:
     """Return the gradients as the backward pass makes them: logits, decoder, encoder; the embedding is the last.
 
     The embedding also makes the logits, so its gradient is the first to begin and the last to be whole.
     """
-    batch = micro_batch(1000.0, lengths)
-    encoder, decoder, logits = forward_flops(cfg, vocab_size, batch, batch)
-    total = encoder + decoder + logits
     width, inner = cfg.d_model, cfg.feed_forward
+    # Their share of the FLOPs; attention's own products, a few percent, are spread over all.
+    encoder = lengths.src * cfg.layers * (4 * width + 2 * inner)
+    decoder = lengths.src * cfg.num_decoder_layers * 2 * width
+    decoder += lengths.tgt * cfg.num_decoder_layers * (6 * width + 2 * inner)
+    logits = lengths.tgt * vocab_size
+    total = encoder + decoder + logits
     attention = [width * width, width, 3 * width * width, 3 * width, width, width]
     forward = [inner * width, width, inner * width, inner, width, width]
     gradients, done = [], logits
@@ -298,28 +285,23 @@ def gradient_order(cfg: config.Model, vocab_size: int, lengths: Lengths) -> list
     return [*gradients, Gradient(vocab_size * width, 1.0)]
 
 
-def lengths_of(recipe: config.Recipe) -> tuple[Lengths, int, np.ndarray | None]:
-    """Return the lengths of a recipe's sentences, its vocabulary's size, and every pair's lengths if it is prepared.
+def lengths_of(recipe: config.Recipe) -> tuple[Lengths, int]:
+    """Return the lengths of a recipe's sentences and its vocabulary's size, from its dataset if it is prepared.
 
-    Without a prepared dataset the lengths are assumed, and the vocabulary is what the recipe asks for.
+    Otherwise the lengths are assumed, and the vocabulary is what the recipe asks for.
     """
     from dragoman.data.prepare import fingerprint
     from dragoman.data.shards import Dataset
 
-    vocab_size = -(-recipe.vocab.size // 8) * 8
     directory = Path(recipe.data.directory)
     try:
         dataset = Dataset.open(directory / fingerprint(recipe)) if directory.is_dir() else None
     except UserError:  # the text need not be here, nor be prepared
         dataset = None
     if dataset is None:
-        most = float(recipe.filter.max_length)
-        kept = [min(value, most) for value in (TOKENS_PER_SENTENCE,) * 4]
-        return Lengths(*kept), vocab_size, None
-    pairs = dataset.split("train").lengths.astype(np.float64)
-    means, squares = pairs.mean(axis=0), (pairs**2).mean(axis=0)
-    found = Lengths(*map(float, [*means, *(squares / means)]), source=f"dataset {dataset.path}")
-    return found, dataset.vocab_size, pairs
+        assumed = min(TOKENS_PER_SENTENCE, float(recipe.filter.max_length))
+        return Lengths(np.array([[assumed, assumed]]), "assumed"), -(-recipe.vocab.size // 8) * 8
+    return Lengths(dataset.split("train").lengths, f"dataset {dataset.path}"), dataset.vocab_size
 
 
 def parse_price(text: str) -> Price:

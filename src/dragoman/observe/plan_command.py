@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dragoman.cluster.estimate import Link
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.lab.hosts import parse_rate
@@ -41,16 +43,16 @@ def make_plan(source: str, overrides: Sequence[str], wish: Wish, hosts: Sequence
     """Return the forecast of a recipe on the cluster that was described, or on ``hosts``."""
     recipe = load_recipe(source, overrides)
     price = None if wish.price is None else parse_price(wish.price)
-    lengths, vocab_size, pairs = lengths_of(recipe)
+    lengths, vocab_size = lengths_of(recipe)
     if wish.lengths is not None:
-        lengths, pairs = parse_lengths(wish.lengths), None
+        lengths = parse_lengths(wish.lengths)
     device = None if wish.device is None else find_device(wish.device)
     rates = calibration = None
     if wish.measure:
         from dragoman.train.calibrate import calibrate
 
-        calibration = calibrate(recipe, vocab_size, lengths, pairs, hosts)
-        rates, device = calibration.rates, calibration.as_device(recipe)
+        calibration = calibrate(recipe, vocab_size, lengths, hosts)
+        rates, device = calibration.rates, calibration.device
     if device is None:
         raise UserError(
             "which device?",
@@ -60,7 +62,7 @@ def make_plan(source: str, overrides: Sequence[str], wish: Wish, hosts: Sequence
     network = chosen_network(wish, hosts, device)
     if calibration is not None and calibration.link is not None:
         measured = calibration.link
-        if calibration.hosts == 1:
+        if len(hosts) == 1:
             network = replace(network, within=measured)
         elif wish.network is None:
             network = replace(network, between=measured)
@@ -102,4 +104,4 @@ def parse_lengths(text: str) -> Lengths:
             where=f"--lengths {text}",
             fix="write the mean tokens of a source and of a target sentence, such as 28,30",
         ) from None
-    return Lengths(src, tgt, src, tgt, "--lengths")
+    return Lengths(np.array([[src, tgt]]), "--lengths")

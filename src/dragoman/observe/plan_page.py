@@ -1,5 +1,6 @@
 """The page of a plan, for people and for programs."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from dragoman.observe.devices import OF_PEAK
 from dragoman.observe.plan import OF_LINE_RATE, Forecast, Outlook, why
 
 GB, MB = 1e9, 1e6
-PAGE_COLUMNS = 118
+PAGE_COLUMNS = 120
 BAR_COLUMNS = 12
 
 
@@ -114,7 +115,9 @@ def _ladder(forecast: Forecast) -> Table:
     table.add_column("hosts", justify="right", no_wrap=True)
     modes = {name: each.timing.mode for name, each in forecast.ladder[0].outlooks.items()}
     for mode in modes.values():
-        table.add_column(short(mode).replace(" ", "\n", 1), justify="right", no_wrap=True)
+        table.add_column(
+            short(mode).replace("ressed", ".").replace(" ", "\n", 1), justify="right", no_wrap=True
+        )
     table.add_column("best", no_wrap=True)
     table.add_column("× one device", no_wrap=True)
     one = forecast.ladder[0].outlooks[forecast.ladder[0].best].tokens_per_second
@@ -143,8 +146,10 @@ def assumptions(forecast: Forecast) -> Iterator[str]:
         f"sentences of {lengths.src:.0f} → {lengths.tgt:.0f} tokens ({lengths.source}; --lengths): "
         f"{forecast.flops_per_step / 1e12:,.2f} TFLOP a step"
     )
-    peak = device.tflops.get(forecast.precision)
-    share = f", {rates.flops_per_second / peak / 1e12:.0%} of the peak of {peak:g}" if peak else ""
+    peak = device.tflops[forecast.precision]
+    share = (
+        f", {rates.flops_per_second / peak / 1e12:.0%} of the peak of {peak:g}" if math.isfinite(peak) else ""
+    )
     yield (
         f"{rates.flops_per_second / 1e12:.4g} TFLOP/s achieved ({rates.source}{share}; --tflops, --measure); products "
         f"reach {OF_PEAK:.0%} of peak, the rest is bound by memory; micro-batches differ by {rates.spread:.0%}"

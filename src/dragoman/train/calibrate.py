@@ -1,13 +1,12 @@
 """``dragoman plan --measure``: how fast these machines are for this recipe, in under a minute.
 
-Every worker of every host runs ``probe.py``, led from here over pipes: it computes, rounds and exchanges, and all
+Every worker of every host runs ``trial.py``, led from here over pipes: it computes, rounds and exchanges, and all
 workers do each at the same time, as in training. The slowest counts.
 """
 
 import math
 import platform
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.cluster.estimate import Link, all_reduce_bytes
-from dragoman.cluster.examine import JOIN_SECONDS, SUM_SECONDS, Lost, Session, ask_all, measuring
+from dragoman.cluster.estimate import Link
+from dragoman.cluster.examine import JOIN_SECONDS, Lost, Session, ask_all, measuring
 from dragoman.cluster.hosts import Host, start_on, start_piped
 from dragoman.cluster.network import common_address
 from dragoman.cluster.survey import Answer, Question, facts, require_answers, survey
@@ -27,12 +26,9 @@ from dragoman.observe.devices import DEVICES, Device
 from dragoman.observe.plan import Lengths, Rates
 from dragoman.recipe import dump_recipe
 
-PROGRAM = ["-m", "dragoman.train.probe"]
+PROGRAM = ["-m", "dragoman.train.trial"]
 COMPUTE_SECONDS = 12.0  # for all micro-batches together
 MICRO_BATCHES = 8
-LATENCY_TIMES = 9
-EXCHANGE_SECONDS = 4.0
-EXCHANGE_NUMBERS = (2**16, 2**23)
 OTHER_REQUEST_SECONDS = 60.0
 
 
@@ -42,32 +38,11 @@ class Calibration:
 
     rates: Rates
     link: Link | None  # between hosts, or within one if there is only one; its latency is a message's
-    workers: int
-    hosts: int
-    device: str  # cpu, cuda
-    title: str
-    memory_bytes: float  # for each worker
-    seconds: float
-
-    def as_device(self, recipe: Recipe) -> Device:
-        """Return what a worker computes on, as far as a plan needs to know it."""
-        base = DEVICES["cpu"]
-        wanted = recipe.train.precision
-        precision = ("bf16" if self.device == "cuda" else "float32") if wanted == "auto" else wanted
-        return replace(
-            base,
-            name="cpu" if self.device == "cpu" else "gpu",
-            title=self.title,
-            tflops={precision: math.nan},
-            memory_bytes=self.memory_bytes,
-        )
+    device: Device  # of the slowest worker, as far as a plan needs to know it
 
 
-def calibrate(
-    recipe: Recipe, vocab_size: int, lengths: Lengths, pairs: np.ndarray | None, hosts: Sequence[Host]
-) -> Calibration:
+def calibrate(recipe: Recipe, vocab_size: int, lengths: Lengths, hosts: Sequence[Host]) -> Calibration:
     """Measure the hosts, or this machine with one worker if none is named."""
-    began = time.monotonic()
     question = Question(devices=True)
     if hosts:
         answers = survey(hosts, question)
@@ -82,37 +57,14 @@ def calibrate(
     )
     try:
         with measuring(places, start) as sessions:
-            measured = _measure(sessions, recipe, vocab_size, lengths, pairs)
+            return _measure(sessions, recipe, vocab_size, lengths)
     except Lost as lost:
         raise UserError(
             str(lost), where="--measure", fix="see dragoman doctor, or plan without --measure"
         ) from lost
-    found = answers[0].facts
-    devices = found["devices"]
-    on_gpu = bool(devices) and measured["device"] == "cuda"
-    memory = min(
-        answer.facts["devices"][0]["memory_bytes"]
-        if on_gpu
-        else answer.facts["memory_bytes"] / answer.host.workers
-        for answer in answers
-    )
-    return Calibration(
-        rates=measured["rates"],
-        link=measured["link"],
-        workers=len(places),
-        hosts=len(answers),
-        device=measured["device"],
-        title=devices[0]["name"]
-        if on_gpu
-        else f"CPU, {found['cores'] // answers[0].host.workers or 1} cores each",
-        memory_bytes=memory,
-        seconds=time.monotonic() - began,
-    )
 
 
-def _measure(
-    sessions: list[Session], recipe: Recipe, vocab_size: int, lengths: Lengths, pairs: np.ndarray | None
-) -> dict[str, Any]:
+def _measure(sessions: list[Session], recipe: Recipe, vocab_size: int, lengths: Lengths) -> Calibration:
     def together(do: str, seconds: float = OTHER_REQUEST_SECONDS, **words: Any) -> list[dict[str, Any]]:
         return ask_all(sessions, do, seconds, [words] * len(sessions))
 
@@ -122,15 +74,18 @@ def _measure(
         {"environment": each, "interface": interface, "timeout_seconds": JOIN_SECONDS}
         for each in environments
     ]
-    device = ask_all(sessions, "join", JOIN_SECONDS, joins)[0]["device"]
-    shapes = sample_micro_batches(recipe.train.tokens_per_micro_batch, lengths, pairs)
+    kind = "gpu" if ask_all(sessions, "join", JOIN_SECONDS, joins)[0]["device"] == "cuda" else "cpu"
+    shapes = sample_micro_batches(recipe.train.tokens_per_micro_batch, lengths)
     computed = together(
         "compute", recipe=dump_recipe(recipe), vocab_size=vocab_size, shapes=shapes, budget=COMPUTE_SECONDS
     )
     rounded = together("rounding")
     link, byte_seconds = None, 0.0
     if len(sessions) > 1:
-        link, byte_seconds = _measure_link(together, len(sessions))
+        found = together("links")[0]  # all have agreed on it
+        messages = 2 * (len(sessions) - 1).bit_length()
+        link = Link(found["latency_seconds"] / messages, found["bytes_per_second"])
+        byte_seconds = found["byte_seconds"]
     # The slowest worker holds up the rest.
     slowest = min(computed, key=lambda each: each["flops_per_second"])
     rates = Rates(
@@ -143,23 +98,19 @@ def _measure(
         spread=fmean(each["spread"] for each in computed),
         source="measured",
     )
-    return {"rates": rates, "link": link, "device": device}
-
-
-def _measure_link(together: Any, workers: int) -> tuple[Link, float]:
-    """Return the link that a ring of all workers sees, and what a byte costs the processor."""
-    few = max(each["seconds"] for each in together("exchange", numbers=1, times=LATENCY_TIMES))
-    numbers = EXCHANGE_NUMBERS[0]
-    for _ in range(2):
-        answers = together("exchange", SUM_SECONDS, numbers=numbers, times=3)
-        seconds = max(max(each["seconds"] for each in answers) - few, 1e-6)
-        rate = all_reduce_bytes(4 * numbers, workers) / seconds
-        processor = fmean(each["processor_seconds"] for each in answers)
-        byte_seconds = processor / all_reduce_bytes(4 * numbers, workers)
-        # The second time as much as there is time for: only then has a stream found its speed.
-        numbers = int(min(max(numbers * EXCHANGE_SECONDS / 3 / seconds, numbers), EXCHANGE_NUMBERS[1]))
-    messages = 2 * max(1, (workers - 1).bit_length())
-    return Link(few / messages, rate), 0.0 if answers[0]["device"] == "cuda" else byte_seconds
+    device = replace(
+        DEVICES["cpu"],
+        name=kind,
+        title=slowest["device"],
+        tflops={slowest["precision"]: math.nan},
+        memory_bytes=min(
+            session.answer.facts["devices"][0]["memory_bytes"]
+            if kind == "gpu"
+            else session.answer.facts["memory_bytes"] / session.host.workers
+            for session in sessions
+        ),
+    )
+    return Calibration(rates, link, device)
 
 
 def _environments(sessions: Sequence[Session]) -> Iterator[dict[str, str]]:
@@ -180,22 +131,15 @@ def _environments(sessions: Sequence[Session]) -> Iterator[dict[str, str]]:
         }
 
 
-def sample_micro_batches(
-    tokens: int, lengths: Lengths, pairs: np.ndarray | None, count: int = MICRO_BATCHES
-) -> list[list[list[int]]]:
+def sample_micro_batches(tokens: int, lengths: Lengths, count: int = MICRO_BATCHES) -> list[list[list[int]]]:
     """Return the (src, tgt) lengths of a few micro-batches, short and long in turns.
 
-    As in the plan of steps, sentences of similar length share one. Without a dataset all are alike. The first few of
-    them are as good a sample as all.
+    As in the plan of steps, pairs of similar length share one. The first few are as good a sample as all.
     """
-    if pairs is None:
-        sentences = max(1, round(tokens / lengths.tgt))
-        return [[[round(lengths.src), round(lengths.tgt)]] * sentences] * count
-    order = np.lexsort((pairs[:, 0], pairs[:, 1]))
-    ends = np.cumsum(pairs[order, 1])
-    middles = (np.random.default_rng(0).permutation(count) + 0.5) / count * ends[-1]
-    shapes = []
-    for middle in middles:
-        first, last = np.searchsorted(ends, [max(0.0, middle - tokens / 2), middle + tokens / 2])
-        shapes.append(pairs[order[first : max(last, first + 1)]].astype(int).tolist())
-    return shapes
+    pairs = np.rint(lengths.pairs).astype(int)
+    pairs = np.tile(pairs, (-(-tokens * count // int(pairs[:, 1].sum())), 1))  # where there are too few
+    pairs = pairs[np.lexsort((pairs[:, 0], pairs[:, 1]))]
+    ends = np.cumsum(pairs[:, 1])
+    starts = np.random.default_rng(0).permutation(count) / count * (ends[-1] - tokens)
+    cuts = np.searchsorted(ends, [starts, starts + tokens])
+    return [pairs[first : max(last, first + 1)].tolist() for first, last in cuts.T]

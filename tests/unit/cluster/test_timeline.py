@@ -94,12 +94,14 @@ def test_on_one_host_nothing_is_rounded():
 
 def test_a_worker_alone_waits_for_nobody():
     for mode in GRADIENTS + WEIGHTS:
-        assert step_timing(mode, GRADIENT, Work(3.0, 2.0, 0.1), network(1, 1), NOTHING).seconds == pytest.approx(3.1)
+        assert step_timing(
+            mode, GRADIENT, Work(3.0, 2.0, 0.1), network(1, 1), NOTHING
+        ).seconds == pytest.approx(3.1)
 
 
 def test_handling_bytes_costs_the_processor_only_while_it_has_other_work():
     hidden = step_timing(FULL, GRADIENT, Work(30.0, 20.0, 0.1), network(rate=1e12), Handling(byte=1e-9))
-    assert hidden.handling == pytest.approx(0.128, rel=0.01)
+    assert hidden.handling == pytest.approx(0.104, rel=0.01)  # the first bucket; the second cannot hide
     waiting = step_timing(FULL, GRADIENT, Work(0.0, 0.0, 0.1), network(), Handling(byte=1e-9))
     assert waiting.handling == pytest.approx(0.0)
 

@@ -1,8 +1,8 @@
-"""What runs on a host while ``dragoman plan --measure`` calibrates: ``python -m dragoman.train.probe``.
+"""What runs on a host while ``dragoman plan --measure`` calibrates: ``python -m dragoman.train.trial``.
 
 It is the doctor's measuring process (``cluster/measure.py``) with three more requests: ``compute`` times micro-batches
-of the recipe's model with random tokens, ``rounding`` numbers as they are rounded for the wire, ``exchange`` sums over
-the world.
+of the recipe's model with random tokens, ``rounding`` numbers as they are rounded for the wire, ``links`` sums over the
+world.
 """
 
 import time
@@ -12,22 +12,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman import config
 from dragoman.cluster import measure
 from dragoman.cluster.across import total
+from dragoman.cluster.estimate import all_reduce_bytes
 from dragoman.cluster.gradients import flatten, parts
+from dragoman.cluster.probe import probe, slowest
 from dragoman.cluster.wire import decode, encode
 from dragoman.cluster.world import World
 from dragoman.data.batches import collate
 from dragoman.data.tokenizer import BOS
+from dragoman.model.flops import training_flops
 from dragoman.model.loss import token_loss
 from dragoman.model.transformer import Transformer
-from dragoman.observe.memory import MicroBatch
-from dragoman.observe.plan import flops_of_micro_batch
 from dragoman.recipe import parse_recipe
 from dragoman.train.average import MovingAverage
 from dragoman.train.evaluate import to_device
 from dragoman.train.optimizers import build_optimizer
+from dragoman.train.peak import device_name
 from dragoman.train.precision import autocast, choose_precision
 
 TRIAL_TOKENS = 256  # of a first micro-batch, which tells how much can be measured
@@ -35,6 +36,8 @@ FEWEST = 2  # micro-batches, however slow the machine
 UPDATES = 5
 SAMPLE, PIECES = 2**20, 8  # numbers whose rounding is timed, as a bucket of so many weights
 ROUNDINGS = 7
+PROBES = 3
+EXCHANGE_SECONDS, NUMBERS = 0.5, (2**16, 2**22)  # of the exchange whose cost to the processor is measured
 
 Shape = list[list[int]]  # (src, tgt) lengths of a micro-batch's pairs
 
@@ -77,13 +80,15 @@ def compute(recipe: str, vocab_size: int, shapes: list[Shape], budget: float) ->
             average.update(1)
         finish(world)
         updates.append(time.perf_counter() - began)
-    whole = [sum(each) for each in times]
+    whole, measured = [sum(each) for each in times], shapes[: len(times)]
     return {
-        "flops_per_second": sum(flops_of(cfg.model, vocab_size, shape) for shape in shapes[: len(whole)])
+        "flops_per_second": sum(training_flops(cfg.model, vocab_size, np.array(each)) for each in measured)
         / sum(whole),
         "backward_share": sum(backward for _, backward in times) / sum(whole),
         "spread": pstdev(whole) / fmean(whole),
         "optimizer_seconds": median(updates),
+        "precision": precision,
+        "device": device_name(world.device),
     }
 
 
@@ -113,23 +118,21 @@ def rounding() -> dict[str, Any]:
     return {"encode": median(before) / SAMPLE, "decode": median(after) / SAMPLE}
 
 
-def exchange(numbers: int, times: int) -> dict[str, Any]:
-    """Sum float32 numbers over the world; return the median of the seconds, and of the processor's seconds."""
+def links() -> dict[str, Any]:
+    """Probe the link that a ring of all workers sees, and what a byte costs the processor."""
     world: World = measure.held["world"]
+    seen = [slowest(world.gather(probe(world))) for _ in range(PROBES)]
+    rate = median(link.bytes_per_second for link in seen)
+    numbers = int(min(max(rate * EXCHANGE_SECONDS / 4, NUMBERS[0]), NUMBERS[1]))
     values = torch.zeros(numbers, device=world.device)
-    seconds, processor = [], []
-    for _ in range(times):
-        world.sum(torch.zeros(1))  # all begin together
-        finish(world)
-        began, worked = time.perf_counter(), time.process_time()
-        world.sum(values)
-        finish(world)
-        seconds.append(time.perf_counter() - began)
-        processor.append(time.process_time() - worked)
+    worked = time.process_time()
+    world.sum(values)
+    worked = time.process_time() - worked
+    sent = all_reduce_bytes(4 * numbers, world.size)
     return {
-        "seconds": median(seconds),
-        "processor_seconds": median(processor),
-        "device": world.device.type,
+        "latency_seconds": median(link.latency_seconds for link in seen),
+        "bytes_per_second": rate,
+        "byte_seconds": 0.0 if world.device.type == "cuda" else worked / sent,
     }
 
 
@@ -163,14 +166,6 @@ class Random:
         ]
 
 
-def flops_of(cfg: config.Model, vocab_size: int, shape: Shape) -> float:
-    """Return the FLOPs of a micro-batch without its padding."""
-    pairs = np.array(shape, dtype=float)
-    (src, tgt), (seen_src, seen_tgt) = pairs.mean(axis=0), (pairs**2).mean(axis=0) / pairs.mean(axis=0)
-    batch, seen = MicroBatch(len(pairs), src, tgt), MicroBatch(len(pairs), seen_src, seen_tgt)
-    return flops_of_micro_batch(cfg, vocab_size, batch, seen)
-
-
 def cut(shape: Shape, tokens: float) -> Shape:
     """Return as many of the pairs as have ``tokens`` tokens together, at least one."""
     ends = np.cumsum([tgt for _, tgt in shape])
@@ -184,7 +179,7 @@ def finish(world: World) -> None:
 
 
 def main() -> None:
-    measure.REQUESTS.update(compute=compute, rounding=rounding, exchange=exchange)
+    measure.REQUESTS.update(compute=compute, rounding=rounding, links=links)
     measure.main()
 
 
