@@ -247,15 +247,22 @@ def plan(
         str | None, typer.Option(metavar="RATE", help="Between devices of a host: 80Gbit.")
     ] = None,
     latency_ms: Annotated[float | None, typer.Option(min=0, help="Of a message between hosts.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with charts to this file.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Predict memory, step time, hours and cost of a recipe on a cluster, before it is paid for."""
     from dragoman.cluster.hosts import choose_hosts
+    from dragoman.files import disk_errors
     from dragoman.observe.plan_command import Wish, make_plan
     from dragoman.observe.plan_page import as_json, print_plan
 
     wish = Wish(gpus, gpus_per_host, device, network, price, measure, lengths, tflops, within, latency_ms)
     forecast = make_plan(recipe, set_ or (), wish, choose_hosts(hosts, ssh_port, None))
+    if html is not None:
+        from dragoman.observe.plan_html import write_html
+
+        with disk_errors(html):
+            write_html(forecast, html)
     print_json(as_json(forecast)) if json else print_plan(forecast)
 
 

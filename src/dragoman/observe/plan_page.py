@@ -15,7 +15,7 @@ from dragoman.observe.plan import OF_LINE_RATE, Forecast, Outlook, why
 
 GB, MB = 1e9, 1e6
 PAGE_COLUMNS = 120
-BAR_COLUMNS = 12
+BAR_COLUMNS = 10
 
 
 def print_plan(forecast: Forecast) -> None:
@@ -75,6 +75,12 @@ def notes(forecast: Forecast) -> Iterator[str]:
             f"a step has {forecast.micro_batches} micro-batches, so {idle} of {forecast.network.workers} devices "
             f"have nothing to do; train.micro_batch_tokens="
             f"{max(1, train.tokens_per_step // forecast.network.workers)} gives each one, or raise tokens_per_step"
+        )
+    one = forecast.ladder[0].outlooks[forecast.ladder[0].best].tokens_per_second
+    if forecast.asked.tokens_per_second < one:
+        yield (
+            f"in the mode that the recipe asks for, this cluster is slower than one of its devices alone "
+            f"({forecast.asked.tokens_per_second:,.0f} against {one:,.0f} tokens/s)"
         )
     asked, choice = forecast.asked.timing, forecast.choice.timing
     if asked.mode != choice.mode:
