@@ -260,6 +260,52 @@ def doctor(
     raise typer.Exit(exit_code(findings))
 
 
+def plan(
+    recipe: RecipeArgument,
+    set_: SetOption = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Devices of the whole cluster, a worker each.")
+    ] = None,
+    gpus_per_host: Annotated[int | None, typer.Option(min=1, help="All on one host if not given.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="v100, a100, h100, l4, t4, rtx3090, rtx4090 or cpu (a core).")
+    ] = None,
+    network: Annotated[str | None, typer.Option(metavar="RATE", help="Between hosts: 1Gbit, none.")] = None,
+    hosts: HostsOption = None,
+    ssh_port: SshPortOption = None,
+    price: Annotated[
+        str | None, typer.Option(help="Of a device: 3.06/h; or of a host: 12.24/host/h.")
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the hosts, or this machine, for up to a minute.")
+    ] = False,
+    lengths: Annotated[
+        str | None, typer.Option(metavar="S,T", help="Mean tokens of a sentence on both sides.")
+    ] = None,
+    tflops: Annotated[float | None, typer.Option(help="That a device achieves, in TFLOP/s.")] = None,
+    within: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Between devices of a host: 80Gbit.")
+    ] = None,
+    latency_ms: Annotated[float | None, typer.Option(min=0, help="Of a message between hosts.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with charts to this file.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Predict memory, step time, hours and cost of a recipe on a cluster, before it is paid for."""
+    from dragoman.cluster.hosts import choose_hosts
+    from dragoman.files import disk_errors
+    from dragoman.observe.plan_command import Wish, make_plan
+    from dragoman.observe.plan_page import as_json, print_plan
+
+    wish = Wish(gpus, gpus_per_host, device, network, price, measure, lengths, tflops, within, latency_ms)
+    forecast = make_plan(recipe, set_ or (), wish, choose_hosts(hosts, ssh_port, None))
+    if html is not None:
+        from dragoman.observe.plan_html import write_html
+
+        with disk_errors(html):
+            write_html(forecast, html)
+    print_json(as_json(forecast)) if json else print_plan(forecast)
+
+
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="A host of the lab, such as host1.")]
 LabOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Which lab, if several are running: the number it said.")
@@ -355,6 +401,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "watch": watch,
     "explain": explain,
     "doctor": doctor,
+    "plan": plan,
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {"prepare": data_prepare, "show": data_show}
 LAB_COMMANDS: dict[str, Callable[..., None]] = {

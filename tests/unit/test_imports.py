@@ -32,6 +32,7 @@ WITHOUT_TORCH = [
     "decode.score",
     "cluster.diagnosis",
     "cluster.estimate",
+    "cluster.timeline",
     "cluster.lab",
     "cluster.watchdog",
     "model.flops",
