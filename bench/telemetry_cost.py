@@ -3,9 +3,8 @@
     python bench/telemetry_cost.py            two workers on two cores; about five minutes
     python bench/telemetry_cost.py --quick    a minute, for a look
 
-Three figures. *Step*: within one training, the sampler is stopped and let go in turns of a few seconds; the mean step
-of a turn with it over that of the turn without it beside; the median of all pairs counts, and its standard error says
-how well it is known. *Sampler*: the CPU that it uses while it may, as a share of one core. *Recording*: what is done in
+Three figures. *Step*: within one training, the sampler is stopped and let go in turns of a few seconds; the median
+step with it over the median step without it, and the standard error, which says how well that is known. *Sampler*: the CPU that it uses while it may, as a share of one core. *Recording*: what is done in
 every step beside training (the marks of phases, the count of operations, the event), measured alone, as a share of the
 median step.
 
@@ -96,16 +95,20 @@ def take_turns(sampler: psutil.Process, turns: int) -> tuple[list[tuple[float, f
     return spans, used / sum(ended - began for began, ended in spans[1::2])
 
 
-def mean_steps(steps: list[dict[str, Any]], spans: list[tuple[float, float]]) -> list[float]:
-    """Return the mean of the steps that lie in each turn as a whole."""
+def within(steps: list[dict[str, Any]], spans: list[tuple[float, float]]) -> list[float]:
+    """Return the seconds of the steps that lie in one of the turns as a whole."""
     return [
-        statistics.mean(
-            step["seconds"]
-            for step in steps
-            if began <= step["time"] - step["seconds"] and step["time"] <= ended
-        )
-        for began, ended in spans
+        step["seconds"]
+        for step in steps
+        if any(began <= step["time"] - step["seconds"] and step["time"] <= ended for began, ended in spans)
     ]
+
+
+def compare(on: list[float], off: list[float]) -> tuple[float, float]:
+    """Return the ratio of the medians, and its standard error over 1,000 samples of the same steps."""
+    random = np.random.default_rng(1)
+    medians = [np.median(random.choice(each, (1000, len(each))), axis=1) for each in (on, off)]
+    return statistics.median(on) / statistics.median(off), float(np.std(medians[0] / medians[1]))
 
 
 def recording_seconds(directory: Path, times: int = 2000) -> float:
@@ -124,20 +127,20 @@ def recording_seconds(directory: Path, times: int = 2000) -> float:
 
 def measure(directory: Path, turns: int) -> dict[str, Any]:
     run, process, sampler = start(directory)
-    time.sleep(WARM_SECONDS)
-    spans, share = take_turns(sampler, turns)
-    process.terminate()
-    process.wait()
+    try:
+        time.sleep(WARM_SECONDS)
+        spans, share = take_turns(sampler, turns)
+    finally:
+        process.terminate()
+        process.wait()
     steps = read_events(run.events(0), STEP)
-    means = mean_steps(steps, spans)
-    ratios = [on / off for off, on in zip(means[::2], means[1::2], strict=True)]
+    ratio, error = compare(within(steps, spans[1::2]), within(steps, spans[::2]))
     step, recording = statistics.median(each["seconds"] for each in steps), recording_seconds(directory)
     return {
         "turns": turns,
         "step_seconds": round(step, 4),
-        "step_ratio": round(statistics.median(ratios), 4),
-        # Of a median: a quarter more than of a mean.
-        "standard_error": round(1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5, 4),
+        "step_ratio": round(ratio, 4),
+        "standard_error": round(error, 4),
         "sampler_share_of_a_core": round(share, 4),
         "recording_microseconds": round(recording * 1e6),
         "recording_share_of_step": round(recording / step, 5),
