@@ -243,7 +243,9 @@ def _outlook(case: Case, steps: Column, values: Column, better: float, worth: fl
         # Few evaluations cannot tell the rate's part from the rest; if all of it is huge, the rest is not nothing.
         whole = plain.change(float(steps[-1]), 2 * float(steps[-1])).times(better)
         if whole.low > STEEP * worth:
-            return outlook | {"vote": NO, "certainty": 0.8, "gain_with_the_rates_part": as_evidence(whole)}
+            outlook |= {"gain_by_twice_the_steps": as_evidence(whole), "gain_holds_the_rates_part": True}
+            outlook["forecast"] = min(best_possible, max(0.0, float(values[-1]) + better * whole.value))
+            return outlook | {"vote": NO, "certainty": 0.8}
     return outlook | {"vote": UNCLEAR, "certainty": max(more, 1 - more)}
 
 
