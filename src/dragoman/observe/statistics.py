@@ -18,8 +18,8 @@ CONFIDENCE = 0.95  # of every interval
 TWO_SIDED = NORMAL.inv_cdf(0.5 + CONFIDENCE / 2)
 RESAMPLES = 1000
 SURE = 0.99  # nothing is ever more certain: all of it rests on assumptions
-EXPONENTS = np.geomspace(0.05, 3.0, 30)[:, None]  # of the power laws that a forecast weighs up
-DECAYS = np.geomspace(0.05, 3.0, 30)[:, None]  # of the exponentials, in units of the last step
+EXPONENTS = np.geomspace(0.05, 3.0, 150)[:, None]  # of the power laws that a forecast weighs up
+DECAYS = np.geomspace(0.05, 3.0, 150)[:, None]  # of the exponentials, in units of the last step
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def curve_history(
         values = bleu(steps) + random.normal(0, 0.15, len(steps))
         history.scores = [{"set": "dev", "step": int(at), "bleu": float(value), "model": f"models/{int(at)}"}
                           for at, value in zip(steps, values, strict=True)]  # fmt: skip
-    numbers = np.arange(1, last + 1, max(1, last // 500), dtype=np.float64)
+    numbers = np.unique(np.linspace(1, last, min(last, 500)).round())
     columns = dict.fromkeys((*STEP_COLUMNS, *PHASES), np.full(len(numbers), np.nan))
     columns |= {"step": numbers, "time": BEGAN + numbers, "seconds": np.full(len(numbers), 0.5)}
     columns |= {

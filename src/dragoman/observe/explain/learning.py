@@ -34,8 +34,7 @@ WORTH_NATS, WORTH_BLEU = 0.02, 0.5
 BEST_BLEU = 100.0
 CERTAIN = 0.975  # one-sided; how sure a verdict has to be
 ENDING = ("cosine", "linear")  # schedules that know the end of the run
-HUGE = 10  # times what is worth it
-STEEP = 5  # times what is worth it, per doubling of the steps: few evaluations are enough to see it
+STEEP = 5  # times what is worth it: few evaluations are enough to see it
 SMALL_RISE = 0.05  # nats; below, dev loss is called level
 NOISES = 3.0  # a rise below this many deviations of the curve's own noise is none
 SAME_RATE = 1e-6
@@ -111,10 +110,10 @@ def overfitting(case: Case) -> Finding:
         return Finding(NO, summary, evidence, 0.95)
     summary = (
         f"dev loss was lowest at step {steps[best]:,.0f} ({dev[best]:.3f}) and is {dev[last]:.3f} now "
-        f"({rise.value:+.3f}, 95 % within {rise.low:+.3f} and {rise.high:+.3f})"
+        f"(since then {rise.value:+.3f}, 95 % within {rise.low:+.3f} and {rise.high:+.3f})"
     )
     rises = rise.chance_above(0.0)
-    if rises >= CERTAIN and rise.value >= WORTH_NATS / 2 and last - best >= 2:
+    if rises >= CERTAIN and min(rise.value, dev[last] - dev[best]) >= WORTH_NATS / 2 and last - best >= 2:
         if not learned > 0:
             if math.isnan(learned):
                 return unclear(f"{summary}; the loss on training text is {NOT_RECORDED}", evidence)
@@ -243,8 +242,10 @@ def _outlook(case: Case, steps: Column, values: Column, better: float, worth: fl
     if plain is not None and improving:
         # Few evaluations cannot tell the rate's part from the rest; if all of it is huge, the rest is not nothing.
         whole = plain.change(float(steps[-1]), 2 * float(steps[-1])).times(better)
-        if whole.low > HUGE * worth:
-            return outlook | {"vote": NO, "certainty": 0.8, "gain_with_the_rates_part": as_evidence(whole)}
+        if whole.low > STEEP * worth:
+            outlook |= {"gain_by_twice_the_steps": as_evidence(whole), "gain_holds_the_rates_part": True}
+            outlook["forecast"] = min(best_possible, max(0.0, float(values[-1]) + better * whole.value))
+            return outlook | {"vote": NO, "certainty": 0.8}
     return outlook | {"vote": UNCLEAR, "certainty": max(more, 1 - more)}
 
 
@@ -280,18 +281,19 @@ def _say(name: str, outlook: dict[str, Any]) -> str:
 def _rise(history: History, steps: Column, dev: Column, best: int, last: int) -> tuple[Interval, str]:
     """Return how much higher dev loss is at the end than where it was lowest, and what that rests on.
 
-    Two things make it uncertain: that weights wobble from evaluation to evaluation (a line through all evaluations
-    since, or the curve's own noise if those are few), and that other dev sentences could have been chosen (bootstrap
-    over them, in pairs).
+    Two things make it uncertain: that weights wobble from evaluation to evaluation, and that other dev sentences could
+    have been chosen (bootstrap over them, in pairs). A line through the evaluations since sees a slow rise best, their
+    mean a sudden one; the clearer of the two counts.
     """
+    level, wobble = float(dev[best + 1 :].mean() - dev[best]) if best < last else 0.0, noise(dev)
+    # The lowest of many noisy values is too low: a rise has to be clear of that.
+    wobble = abs(level) if math.isnan(wobble) else NOISES / 2 * wobble
+    found = {"the mean of the evaluations since": Interval(level, level, level).widened(wobble)}
     line = slope(steps[best:], dev[best:]) if last - best >= 4 else None
     if line is not None:
-        rise, method = line.times(float(steps[last] - steps[best])), "a line through the evaluations since"
-    else:
-        value, wobble = float(dev[last] - dev[best]), noise(dev)
-        # The lowest of many noisy values is too low: a rise has to be clear of that.
-        wobble = abs(value) if math.isnan(wobble) else NOISES / 2 * wobble
-        rise, method = Interval(value, value, value).widened(wobble), "the curve's own noise"
+        found["a line through the evaluations since"] = line.times(float(steps[last] - steps[best]))
+    method = max(found, key=lambda name: found[name].low)
+    rise = found[method]
     before, after = (history.sentence_losses.get(int(steps[place])) for place in (best, last))
     if before is None or after is None or len(before.nll) != len(after.nll):
         return rise, f"{method}; the losses of single sentences are not recorded"
