@@ -16,7 +16,9 @@ def event(name, step, time, rank=0, **values):
 
 
 def steps_of(numbers, time, world=1, seconds=1.0, **values):
-    return [event("step", n, time + at, seconds=seconds, world=world, **values) for at, n in enumerate(numbers)]
+    return [
+        event("step", n, time + at, seconds=seconds, world=world, **values) for at, n in enumerate(numbers)
+    ]
 
 
 def write_events(path, *ranks):
@@ -71,7 +73,9 @@ def test_a_run_that_resumes_on_fewer_workers_forgets_what_the_lost_one_did(tmp_p
     began = [event("start", 0, 0, rank, world=2, host=f"h{rank}") for rank in range(2)]
     first = [began[0], *steps_of(range(1, 7), 1, world=2)]
     again = [event("resume", 4, 100, world=1, host="h0"), *steps_of(range(5, 9), 101)]
-    history = read_run(write_events(tmp_path / "run", first + again, [began[1], *steps_of(range(1, 7), 1, world=2)]))
+    history = read_run(
+        write_events(tmp_path / "run", first + again, [began[1], *steps_of(range(1, 7), 1, world=2)])
+    )
     assert history.tracks[0]["world"].tolist() == [2, 2, 2, 2, 1, 1, 1, 1]
     assert history.tracks[1]["step"].tolist() == [1, 2, 3, 4]
     assert [(launch.step, launch.world, launch.resumed) for launch in history.launches] == [
@@ -126,7 +130,9 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-EVENT_NAMES = st.sampled_from(["start", "resume", "step", "rollback", "evaluation", "link", "sync", "finish", "checkpoint"])
+EVENT_NAMES = st.sampled_from(
+    ["start", "resume", "step", "rollback", "evaluation", "link", "sync", "finish", "checkpoint"]
+)
 SMALL = st.integers(0, 30) | ANYTHING
 EVENTS = st.fixed_dictionaries(
     {"event": EVENT_NAMES | ANYTHING, "time": st.floats(0, 1e9) | ANYTHING, "step": SMALL},
@@ -139,13 +145,20 @@ EVENTS = st.fixed_dictionaries(
 )  # fmt: skip
 LINES = st.lists(EVENTS.map(json.dumps) | ANYTHING.map(json.dumps) | st.text(max_size=20), max_size=25)
 TELEMETRY = st.lists(
-    st.fixed_dictionaries({"time": SMALL, "cpu": ANYTHING, "gpus": st.lists(ANYTHING, max_size=2), "sent": SMALL}),
+    st.fixed_dictionaries(
+        {"time": SMALL, "cpu": ANYTHING, "gpus": st.lists(ANYTHING, max_size=2), "sent": SMALL}
+    ),
     max_size=5,
 )
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(ranks=st.lists(LINES, max_size=3), scores=st.lists(ANYTHING, max_size=3), telemetry=TELEMETRY, facts=ANYTHING)
+@given(
+    ranks=st.lists(LINES, max_size=3),
+    scores=st.lists(ANYTHING, max_size=3),
+    telemetry=TELEMETRY,
+    facts=ANYTHING,
+)
 def test_no_garbage_makes_an_explanation_fail(tmp_path_factory, ranks, scores, telemetry, facts):
     path = write_events(tmp_path_factory.mktemp("garbage") / "run")
     for rank, lines in enumerate(ranks):
