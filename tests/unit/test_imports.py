@@ -19,7 +19,16 @@ LEVELS = [
     ["config", "recipe", "data.text"],
     ["data", "model", "cluster", "observe.events"],
     ["train", "decode", "observe"],
-    ["train.loop", "train.run", "train.command", "train.agent", "observe.explain", "observe.watch", "serve"],
+    [
+        "train.loop",
+        "train.run",
+        "train.command",
+        "train.agent",
+        "observe.explain",
+        "observe.report",
+        "observe.watch",
+        "serve",
+    ],
     ["cli", "demo", "__main__"],
 ]
 WITHOUT_TORCH = [

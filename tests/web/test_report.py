@@ -69,8 +69,11 @@ def test_it_prints_with_its_charts(tab, tmp_path, make_run):
     assert pdf.startswith(b"%PDF")
     assert pdf.count(b"/Type /Page\n") >= 3
     assert set(tab.page.evaluate("window.printed")) == {660}
-    fits = "document.querySelectorAll('.plot').values().every((plot) => plot._fullLayout.width <= plot.clientWidth)"
+    fits = "[...document.querySelectorAll('.plot')].every((plot) => plot.layout.width === plot.clientWidth)"
     tab.wait(fits)  # on the screen again
+    tab.page.set_viewport_size({"width": 500, "height": 900})
+    tab.wait(fits)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 500
 
 
 def test_a_run_without_evidence_says_so(tab, tmp_path):

@@ -76,7 +76,7 @@ def test_a_verdict_has_the_colour_of_its_news(key, verdict, expected):
     ("value", "expected"),
     [
         (1234567, "1,234,567"),
-        (0.012345, "0.01234"),
+        (0.012344, "0.01234"),
         (-3.5, "−3.5"),
         ([1.5, 2.5], "1.5 to 2.5"),
         (None, "not known"),

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.files import write_text
+from dragoman.observe.explain import Answer
 from dragoman.observe.history import History
 from dragoman.observe.report import sections
 from dragoman.observe.report.charts import Chart, charts_of
 from dragoman.observe.report.sections import Section, esc
-
-if TYPE_CHECKING:
-    from dragoman.observe.explain import Answer
 
 # A page that came from a file talks to nobody, and runs no script but ours, whatever a run has put into it.
 POLICY = (
@@ -47,7 +45,7 @@ class View:
         }
 
 
-def view(history: History, answers: "Sequence[Answer]") -> View:
+def view(history: History, answers: Sequence[Answer]) -> View:
     """Return the page of one run: the verdicts first, then the charts, then all else."""
     return View(
         title=history.path.resolve().name,
@@ -61,7 +59,7 @@ def view(history: History, answers: "Sequence[Answer]") -> View:
     )
 
 
-def write_report(history: History, answers: "Sequence[Answer]", path: Path) -> None:
+def write_report(history: History, answers: Sequence[Answer], path: Path) -> None:
     """Write the report of a run to ``path``, whole or not at all."""
     shown = view(history, answers)
     scripts = [plotly_script(), resource("page.js")]

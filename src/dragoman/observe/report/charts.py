@@ -484,8 +484,9 @@ def _windows(time: Column, columns: Sequence[Column], num: int = NUM_WINDOWS) ->
         return time, list(columns)
     edges = np.unique(np.linspace(0, len(time), min(num, len(time)) + 1, dtype=int)[:-1])
     moments, *means = (_mean_between(column, edges) for column in (time, *columns))
-    pauses = np.flatnonzero(np.diff(moments) > 8 * np.median(np.diff(moments))) if len(moments) > 2 else []
-    for place in reversed(list(pauses)):
+    gaps = np.diff(moments)
+    pauses = np.flatnonzero(gaps > 8 * np.median(gaps)).tolist() if len(gaps) > 1 else []
+    for place in reversed(pauses):
         around = moments[place : place + 2]
         inside = around + np.diff(around) * np.array([0.001, -0.001])
         moments = np.insert(moments, place + 1, inside)

@@ -2,7 +2,7 @@
 // live page (body data-live holds the address) asks for news every two seconds.
 "use strict";
 (() => {
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const config = { displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const zoom = {};  // by axis, the range that is shown; nothing if all is
   let charts = {};
@@ -36,7 +36,7 @@
       }
     }
     if (zoom[chart.axis]) Object.assign(layout.xaxis, { range: [...zoom[chart.axis]], autorange: false });
-    if (width) layout.width = width;
+    layout.width = width;
     return { data: resolve(chart.data, style), layout: resolve(layout, style) };
   };
 
@@ -70,7 +70,7 @@
     absent.hidden = !chart.absent;
     note.hidden = !chart.note;
     if (chart.absent) return Promise.resolve();
-    const { data, layout } = themed(chart, name, width);
+    const { data, layout } = themed(chart, name, width || plot.clientWidth);
     const first = !plot.data;
     return Plotly.react(plot, data, layout, config).then(() => {
       if (first) plot.on("plotly_relayout", (change) => follow(name, change));
@@ -137,6 +137,11 @@
   }
 
   dark.addEventListener("change", () => drawAll());
+  let frame = 0;
+  window.addEventListener("resize", () => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => printing || drawAll());
+  });
   const shut = () => document.querySelectorAll("#recipe details:not([open])");
   let opened = [];
   window.addEventListener("beforeprint", () => {

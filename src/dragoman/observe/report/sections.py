@@ -16,6 +16,8 @@ import numpy as np
 
 from dragoman.observe import events
 from dragoman.observe.console import format_duration
+from dragoman.observe.explain import Answer
+from dragoman.observe.explain.page import BAD_NEWS, NEITHER
 from dragoman.observe.history import History, number
 from dragoman.recipe import dump_recipe
 from dragoman.rundir import AVERAGE, MANIFEST, MODEL, OPTIMIZER, STATE, SYNC, best_first
@@ -24,8 +26,6 @@ NUM_SAMPLES = 24
 NUM_NUMBERS = 4  # of a verdict, shown at once; the rest on demand
 NUM_CHECKPOINTS = 12
 
-BAD_NEWS = ("q03", "q05")  # questions whose "yes" is bad news
-NEITHER = ("q11", "q12")  # and those whose answer is neither good nor bad
 COMPARED = ("q02", "q03", "q04", "q05")  # shown for each of several runs
 ENDINGS = {
     "finished": ("good", "finished"),
@@ -77,7 +77,7 @@ def head(history: History) -> str:
     return f'<div class="title">{"".join(facts)}</div>{told}<dl>{figures}</dl>'
 
 
-def verdicts(answers: Sequence[Any]) -> str:
+def verdicts(answers: Sequence[Answer]) -> str:
     """Return the answers: colour and word, the claim, why, the numbers, what to do."""
     if not answers:
         return _absent("The questions were not answered.")
@@ -88,13 +88,14 @@ def tone(key: str, verdict: str) -> str:
     """Return which colour a verdict has: good, bad, info or unclear."""
     if verdict not in ("yes", "no"):
         return "unclear"
-    if key[:3] in NEITHER:
+    if key in NEITHER:
         return "info"
-    return "good" if (verdict == "yes") != (key[:3] in BAD_NEWS) else "bad"
+    return "good" if (verdict == "yes") != (key in BAD_NEWS) else "bad"
 
 
-def _verdict(answer: Any) -> str:
-    numbers = [(_words(name), tell(value)) for name, value in answer.evidence.items() if _is_short(value)]
+def _verdict(answer: Answer) -> str:
+    known = {name: value for name, value in answer.evidence.items() if value is not None and _is_short(value)}
+    numbers = [(_words(name), tell(value)) for name, value in known.items()]
     shown, rest = numbers[:NUM_NUMBERS], numbers[NUM_NUMBERS:]
     advice = "".join(f"<li>{esc(each)}</li>" for each in answer.advice)
     sure = f"{answer.confidence:.0%} sure" if answer.verdict in ("yes", "no") else ""
@@ -263,7 +264,7 @@ def tell(value: Any) -> str:
     return str(value)
 
 
-def run_table(rows: Iterable[tuple[str, str, History, Sequence[Any]]]) -> str:
+def run_table(rows: Iterable[tuple[str, str, History, Sequence[Answer]]]) -> str:
     """Return the runs with how they stand and what was found, one a line: (address, name, history, answers)."""
     lines = []
     for address, name, history, answers in rows:
