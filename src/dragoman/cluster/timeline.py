@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dragoman.cluster.estimate import LEVELS, Link, Mode, Shape, all_reduce_bytes, bytes_per_step, wire_bytes
+from dragoman.cluster.estimate import BYTES, LEVELS, Link, Mode, all_reduce_bytes, wire_bytes
 
 # What torch's DistributedDataParallel does: a small first bucket, then larger ones; sync.py makes the latter small
 # where the network is expected to be slow.
@@ -112,9 +112,7 @@ class Timing:
 def into_buckets(gradients: Iterable[Gradient], cap_bytes: int) -> list[Gradient]:
     """Return the buckets that gradients travel in: one is full when it has reached its size, and waits for its last."""
     buckets: list[Gradient] = []
-    limit, numbers, ready = min(FIRST_BUCKET_BYTES, cap_bytes), 0, 0.0
-    if cap_bytes < BUCKET_BYTES:
-        limit = cap_bytes
+    limit, numbers, ready = FIRST_BUCKET_BYTES if cap_bytes == BUCKET_BYTES else cap_bytes, 0, 0.0
     for gradient in gradients:
         numbers, ready = numbers + gradient.numbers, gradient.ready
         if 4 * numbers >= limit:
@@ -127,53 +125,51 @@ def step_timing(
     mode: Mode, gradients: list[Gradient], work: Work, network: Network, handling: Handling
 ) -> Timing:
     """Return how a step passes in ``mode``: the slowest worker computes, and all wait for what travels."""
-    weights = sum(each.numbers for each in gradients)
-    shape = Shape(weights, 0, network.workers, network.hosts)
-    rounds = mode.wire in LEVELS and network.hosts > 1
+    compute, optimizer = work.compute_seconds, work.optimizer_seconds
     if network.workers == 1:
-        return Timing(mode, work.compute_seconds, 0.0, 0.0, 0.0, work.optimizer_seconds, 0.0)
+        return Timing(mode, compute, 0.0, 0.0, 0.0, optimizer, 0.0)
+    weights, others = sum(each.numbers for each in gradients), network.hosts - 1
     agree = network.latency_seconds()
-    plain = mode.sync == "every-step" or not rounds
     buckets = into_buckets(gradients, BUCKET_BYTES if mode.sync == "every-step" else SMALL_BUCKET_BYTES)
-    if plain:
-        wire = mode.wire if mode.wire not in LEVELS else "float32"  # on one host nothing is rounded
-        sizes = [wire_bytes(each.numbers, wire) for each in buckets]
-        exposed = _pass(buckets, [network.sum_seconds(size) for size in sizes], work.backward_seconds)
-        sent = float(all_reduce_bytes(sum(sizes), network.workers))
-        copied = handling.byte * sent * _hidden(exposed, sum(network.sum_seconds(size) for size in sizes))
-        return Timing(mode, work.compute_seconds, copied, exposed, agree, work.optimizer_seconds, sent)
-    sent = bytes_per_step(mode, shape)
-    others = network.hosts - 1
-    if mode.sync == "local":
-        exposed = _pass(
+    if mode.sync == "local" and others:
+        exposed = _wait(
             buckets, [network.sum_within_seconds(4 * each.numbers) for each in buckets], work.backward_seconds
         )
-        slice_numbers = weights / mode.inner_steps
-        rounding = slice_numbers * (handling.encode + handling.decode * others)
-        travel = network.gather_seconds(sent / others) + network.tell_within_seconds(4 * slice_numbers)
-        meanwhile = work.compute_seconds + work.optimizer_seconds + exposed + agree
-        exposed += max(0.0, travel - meanwhile)
-        copied = handling.byte * sent * _hidden(max(0.0, travel - meanwhile), travel)
-        return Timing(
-            mode, work.compute_seconds, rounding + copied, exposed, agree, work.optimizer_seconds, sent
-        )
+        numbers = weights / mode.inner_steps
+        size = wire_bytes(weights, mode.wire) / mode.inner_steps
+        rounding = numbers * (handling.encode + handling.decode * others)
+        travel = network.gather_seconds(size) + network.tell_within_seconds(4 * numbers)
+        late = max(0.0, travel - (compute + optimizer + exposed + agree))
+        rounding += _copying(handling.byte, others * size, late, travel)
+        return Timing(mode, compute, rounding, exposed + late, agree, optimizer, others * size)
+    if mode.wire not in LEVELS or not others:
+        # On one host nothing is rounded that only helps between hosts.
+        wire = mode.wire if mode.wire in BYTES and mode.sync != "local" else "float32"
+        sizes = [wire_bytes(each.numbers, wire) for each in buckets]
+        travels = [network.sum_seconds(size) for size in sizes]
+        exposed = _wait(buckets, travels, work.backward_seconds)
+        sent = float(all_reduce_bytes(sum(sizes), network.workers))
+        copying = _copying(handling.byte, sent, exposed, sum(travels))
+        return Timing(mode, compute, copying, exposed, agree, optimizer, sent)
     # Gradients in few bits: a host's workers sum theirs first and round them, both in the way of the backward pass.
+    sizes = [wire_bytes(each.numbers, mode.wire) for each in buckets]
+    travels = [network.gather_seconds(size) for size in sizes]
     before = [
         network.sum_within_seconds(4 * each.numbers) + each.numbers * handling.encode for each in buckets
     ]
-    travel_each = [network.gather_seconds(wire_bytes(each.numbers, mode.wire)) for each in buckets]
     after = [
-        each.numbers * handling.decode * others + network.tell_within_seconds(4 * each.numbers)
+        network.tell_within_seconds(4 * each.numbers) + each.numbers * handling.decode * others
         for each in buckets
     ]
-    exposed = _pass(buckets, travel_each, work.backward_seconds, before, after)
+    exposed = _wait(buckets, travels, work.backward_seconds, before, after)
     rounding = weights * (handling.encode + handling.decode * others)
-    exposed += sum(before) + sum(after) - rounding  # of which the exchanges within the host
-    copied = handling.byte * sent * _hidden(exposed, sum(travel_each))
-    return Timing(mode, work.compute_seconds, rounding + copied, exposed, agree, work.optimizer_seconds, sent)
+    exposed += sum(before) + sum(after) - rounding  # the exchanges within the host
+    sent = float(others * sum(sizes))
+    rounding += _copying(handling.byte, sent, exposed, sum(travels))
+    return Timing(mode, compute, rounding, exposed, agree, optimizer, sent)
 
 
-def _pass(
+def _wait(
     buckets: list[Gradient],
     travel: list[float],
     backward: float,
@@ -198,6 +194,6 @@ def _pass(
     return now - ended - sum(after)
 
 
-def _hidden(exposed: float, travel: float) -> float:
-    """Return the share of travelling that happens while the processor has other work."""
-    return max(0.0, 1 - exposed / travel) if travel else 0.0
+def _copying(byte_seconds: float, sent: float, exposed: float, travel: float) -> float:
+    """Return what sending takes away from other work: bytes that are waited for cost nothing more."""
+    return min(byte_seconds * sent, travel) * max(0.0, 1 - exposed / travel) if travel else 0.0

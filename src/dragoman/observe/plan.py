@@ -275,7 +275,7 @@ def gradient_order(cfg: config.Model, vocab_size: int, lengths: Lengths) -> list
         for _ in range(count):
             for size in sizes:
                 done += flops / count * size / sum(sizes)
-                gradients.append(Gradient(size, done / total))
+                gradients.append(Gradient(size, min(1.0, done / total)))
 
     norms = [width, width] if cfg.norm == "pre" else []
     gradients += [Gradient(size, done / total) for size in norms]

@@ -18,7 +18,7 @@ def write_html(forecast: Forecast, path: Path) -> None:
     from plotly.io import to_html
 
     devices = [rung.devices for rung in forecast.ladder]
-    charts = []
+    charts: list[str] = []
     for name, attribute in (("tokens per second", "tokens_per_second"), ("hours", "hours"), ("cost", "cost")):
         if attribute == "cost" and forecast.price is None:
             continue

@@ -7,7 +7,7 @@ world.
 
 import time
 from statistics import fmean, median, pstdev
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from dragoman.cluster.probe import probe, slowest
 from dragoman.cluster.wire import decode, encode
 from dragoman.cluster.world import World
 from dragoman.data.batches import collate
+from dragoman.data.shards import Split
 from dragoman.data.tokenizer import BOS
 from dragoman.model.flops import training_flops
 from dragoman.model.loss import token_loss
@@ -140,7 +141,8 @@ def time_micro_batch(
     model: Transformer, shape: Shape, vocab_size: int, precision: str, smoothing: float, world: World
 ) -> tuple[float, float]:
     """Return the seconds forward and backward of a micro-batch of random tokens; its gradients are added up."""
-    batch = to_device(collate(Random(shape, vocab_size), np.arange(len(shape))), world.device)
+    split = cast(Split, Random(shape, vocab_size))
+    batch = to_device(collate(split, np.arange(len(shape))), world.device)
     finish(world)
     began = time.perf_counter()
     with autocast(precision, world.device):
@@ -161,9 +163,8 @@ class Random:
         self._random = np.random.default_rng(0)
 
     def gather(self, indices: np.ndarray, side: int) -> list[np.ndarray]:
-        return [
-            self._random.integers(BOS + 1, self._vocab_size, self._shape[index][side]) for index in indices
-        ]
+        lengths = [(self._shape[index][side],) for index in indices]
+        return [self._random.integers(BOS + 1, self._vocab_size, length) for length in lengths]
 
 
 def cut(shape: Shape, tokens: float) -> Shape:

@@ -86,6 +86,13 @@ def test_weights_travel_while_the_next_step_computes():
     assert slow.bytes_sent == pytest.approx(size, rel=1e-4)
 
 
+def test_weights_may_travel_in_two_bytes():
+    timing = step_timing(Mode("local", "bf16", 4), GRADIENT, Work(3.0, 2.0, 0.1), network(3, 3), NOTHING)
+    assert timing.bytes_sent == 2 * 32e6 / 4 * 2  # to two others
+    alone = step_timing(Mode("local", "bf16", 4), GRADIENT, Work(3.0, 2.0, 0.1), network(2, 1), NOTHING)
+    assert alone.bytes_sent == 128e6
+
+
 def test_on_one_host_nothing_is_rounded():
     timing = step_timing(INT4, GRADIENT, Work(3.0, 2.0, 0.1), network(2, 1), Handling(1.0, 1.0))
     assert timing.handling == 0.0
@@ -100,7 +107,7 @@ def test_a_worker_alone_waits_for_nobody():
 
 
 def test_handling_bytes_costs_the_processor_only_while_it_has_other_work():
-    hidden = step_timing(FULL, GRADIENT, Work(30.0, 20.0, 0.1), network(rate=1e12), Handling(byte=1e-9))
+    hidden = step_timing(FULL, GRADIENT, Work(30.0, 20.0, 0.1), network(rate=0.5e9), Handling(byte=1e-9))
     assert hidden.handling == pytest.approx(0.104, rel=0.01)  # the first bucket; the second cannot hide
     waiting = step_timing(FULL, GRADIENT, Work(0.0, 0.0, 0.1), network(), Handling(byte=1e-9))
     assert waiting.handling == pytest.approx(0.0)
@@ -108,7 +115,7 @@ def test_handling_bytes_costs_the_processor_only_while_it_has_other_work():
 
 @pytest.mark.parametrize("mode", GRADIENTS + WEIGHTS, ids=str)
 def test_a_faster_network_is_never_slower(mode):
-    work, handling = Work(1.0, 0.6, 0.1), Handling(2e-9, 1e-9, 1e-10)
+    work, handling = Work(1.0, 0.6, 0.1), Handling(2e-9, 1e-9, 1e-8)
     for workers, hosts in [(2, 1), (2, 2), (8, 2), (64, 16), (1024, 128)]:
         rates = [10.0**power for power in range(5, 12)]
         seconds = [
