@@ -50,7 +50,9 @@ def explained(tmp_path, datasets):
         finally:
             training.kill()
         command = [sys.executable, "-m", "dragoman", "explain", "run", "--json"]
-        said = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+        said = subprocess.run(
+            command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+        )
         assert said.returncode == 0, said.stderr
         return json.loads(said.stdout)
 

@@ -186,4 +186,9 @@ def test_a_step_longer_than_the_timeout_is_fine_while_somebody_moves():
 
 
 def test_the_phases_that_wait_are_no_suspects():
-    assert {name for name, phase in PHASES.items() if phase.waits} == {"exchange", "agree", "measure", "settle"}
+    assert {name for name, phase in PHASES.items() if phase.waits} == {
+        "exchange",
+        "agree",
+        "measure",
+        "settle",
+    }
