@@ -78,6 +78,24 @@ def test_what_a_falling_rate_gave_does_not_come_twice():
     assert not noam.evidence["schedule_ended"]
 
 
+def test_a_run_that_ended_while_it_learned_fastest_is_not_fully_trained():
+    """Seen in a real run of 240 steps: a curve that bends down to the end fits no law that levels out."""
+    seen = [5.53, 5.05, 4.46, 3.68, 3.10, 2.67, 2.26, 1.89, 1.60, 1.35, 1.20, 1.14]
+    steps = 20.0 * np.arange(1, len(seen) + 1)
+    history = curve_history(
+        steps,
+        lambda s: np.interp(s, steps, seen),
+        memorised,
+        overrides=['schedule.name="linear"'],
+        noise=0.005,
+    )
+    answers = answers_of(history)
+    assert answers["q02_trained"].verdict == "no"
+    assert "too fast for a forecast" in answers["q02_trained"].summary
+    assert answers["q12_next"].verdict == "yes"
+    assert "if they bring what the last third did" in answers["q12_next"].summary
+
+
 def test_a_schedule_at_its_end_says_that_going_on_is_no_use():
     history = curve_history(
         STEPS, still_falling, still_falling, overrides=['schedule.name="cosine"'], noise=0.002

@@ -52,9 +52,11 @@ def next_change(case: Case) -> Finding:
     advice = [str(each) for each in worthy[:5]]
     if worthy:
         return Finding(YES, f"{worthy[0]} ({worthy[0].gain:.0%} better)", evidence, 0.8, advice)
-    known = case.parts and case.found.get("q02_trained", unclear("")).verdict != "unclear"
-    if known:
+    if case.parts and case.found.get("q02_trained", unclear("")).verdict != "unclear":
         return Finding(NO, f"nothing is predicted to gain {WORTH:.0%} or more", evidence, 0.7)
+    if case.parts:
+        speed = f"no other use of the machines is predicted to gain {WORTH:.0%} or more"
+        return unclear(f"{speed}; whether more steps would is unclear", evidence)
     return unclear(f"too little is known to predict what a change would gain ({NOT_RECORDED})", evidence)
 
 
@@ -75,8 +77,10 @@ def _learning(case: Case) -> Iterator[Change]:
     elif trained is not None and trained.verdict == NO:
         outlook = trained.evidence.get("dev_loss", {})
         last, forecast = outlook.get("last"), outlook.get("forecast")
+        text = f"twice the steps (train.steps={2 * case.last_step})"
+        if (gained := outlook.get("gain_of_last_third")) is not None:  # it changes too fast for a forecast
+            text, forecast = f"{text}, if they bring what the last third did", max(0.0, last - gained)
         if forecast is not None and forecast < last:
-            text = f"twice the steps (train.steps={2 * case.last_step})"
             yield Change(text, "dev loss", last, forecast, 1 - math.exp(forecast - last))
 
 

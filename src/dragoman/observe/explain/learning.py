@@ -35,6 +35,7 @@ BEST_BLEU = 100.0
 CERTAIN = 0.975  # one-sided; how sure a verdict has to be
 ENDING = ("cosine", "linear")  # schedules that know the end of the run
 STEEP = 5  # times what is worth it: few evaluations are enough to see it
+HUGE = 10  # … gained in the last third of the run: no falling rate gives as much to a model that has learned
 SMALL_RISE = 0.05  # nats; below, dev loss is called level
 NOISES = 3.0  # a rise below this many deviations of the curve's own noise is none
 SAME_RATE = 1e-6
@@ -246,6 +247,10 @@ def _outlook(case: Case, steps: Column, values: Column, better: float, worth: fl
             outlook |= {"gain_by_twice_the_steps": as_evidence(whole), "gain_holds_the_rates_part": True}
             outlook["forecast"] = min(best_possible, max(0.0, float(values[-1]) + better * whole.value))
             return outlook | {"vote": NO, "certainty": 0.8}
+    recent = better * values[tail]
+    gained = float(recent[-1] - recent[0])
+    if gained >= HUGE * worth and (np.diff(recent) > 0).all():
+        return outlook | {"gain_of_last_third": gained, "vote": NO, "certainty": 0.85}
     return outlook | {"vote": UNCLEAR, "certainty": max(more, 1 - more)}
 
 
@@ -270,6 +275,10 @@ def _say(name: str, outlook: dict[str, Any]) -> str:
     last, gain = outlook["last"], outlook.get("gain_by_twice_the_steps")
     if gain is None:
         return f"{label} {last:{form}} at {outlook['points']} evaluations"
+    if gain["high"] - gain["low"] > last:
+        gained = outlook.get("gain_of_last_third")
+        recently = f" ({gained:{form}} better within the last third)" if gained is not None else ""
+        return f"{label} {last:{form}}, changing too fast for a forecast{recently}"
     sign = -1 if name == "dev_loss" else 1
     bounds = sorted((last + sign * gain["low"], last + sign * gain["high"]))
     most = BEST_BLEU if name == "dev_bleu" else math.inf
