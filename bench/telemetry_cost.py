@@ -4,9 +4,9 @@
     python bench/telemetry_cost.py --quick    a minute, for a look
 
 Three figures. *Step*: within one training, the sampler is stopped and let go in turns of a few seconds; the median
-step with it over the median step without it, and the standard error, which says how well that is known. *Sampler*: the CPU that it uses while it may, as a share of one core. *Recording*: what is done in
-every step beside training (the marks of phases, the count of operations, the event), measured alone, as a share of the
-median step.
+step with it over the median step without it, and the standard error, which says how well that is known. *Sampler*: the
+CPU that it uses while it may, as a share of one core. *Recording*: what is done in every step beside training (the
+marks of phases, the count of operations, the event), measured alone, as a share of the median step.
 
 The target: under 1 % of the step, and under 1 % of a core.
 """

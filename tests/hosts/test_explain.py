@@ -13,7 +13,7 @@ from tests.integration.conftest import ENVIRONMENT, TOY
 # A step computes a fifth of a second on a core, and its gradients are a megabyte.
 HEAVIER = [
     "model.layers=2", "model.d_model=64", "model.feed_forward=256", "train.tokens_per_step=4096",
-    "train.micro_batch_tokens=1024", "train.steps=40", "evaluate.every_steps=40", "checkpoint.every_steps=40",
+    "train.micro_batch_tokens=1024", "train.steps=30", "evaluate.every_steps=30", "checkpoint.every_steps=30",
     "log.samples_every=0",
 ]  # fmt: skip
 BUSY = "while True: pass"

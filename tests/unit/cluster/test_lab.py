@@ -63,8 +63,8 @@ def test_a_rate_is_written_as_it_is_read(bits):
 
 def test_a_bucket_is_large_enough_for_its_rate():
     assert queue(None) == ["noqueue"]
-    assert queue(10**8) == ["tbf", "rate", "100000000bit", "burst", "50000", "latency", "50ms"]
-    assert queue(10**6)[4] == "32768"
+    assert queue(10**8) == ["tbf", "rate", "100000000bit", "burst", "73728", "latency", "50ms"]
+    assert queue(10**9)[4] == "500000"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ OWN_KINDS = ("net", "uts", "mnt")
 KILL_SECONDS = 20
 
 BITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-SMALLEST_BURST_BYTES = 32 * 1024
+# TCP hands over up to 64 KB in one piece; a smaller bucket would have the processor cut it into packets.
+SMALLEST_BURST_BYTES = 72 * 1024
 QUEUE_MILLISECONDS = 50  # how long a packet may wait for its turn before it is dropped
 
 
