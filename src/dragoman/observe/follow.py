@@ -19,6 +19,7 @@ from dragoman.recipe import load_recipe
 from dragoman.rundir import RunDir, step_directories
 
 PIECE_BYTES = 1 << 20
+NEW_ROWS = 4096  # as lists of Python's numbers they take ten times the room
 ROWS = (*STEP_COLUMNS, *PHASES)
 
 
@@ -156,6 +157,8 @@ class Rank:
                 more = phases if isinstance(phases, dict) else {}
                 self._new.append([*map(entry.get, STEP_COLUMNS), *map(more.get, PHASES)])
                 self._last = step
+                if len(self._new) == NEW_ROWS:
+                    self._settle()
             return
         if (back_to := history._goes_back_to(entry)) is not None:
             if back_to < self._last:
