@@ -119,9 +119,11 @@ def activation_bytes(cfg: config.Model, batch: MicroBatch, *, half: bool, on_gpu
     target += width * (4 + value + (mask if cfg.dropout else 0))
     over_source = cfg.num_decoder_layers * width * 2 * value  # k and v of the memory
     kept = batch.sentences * (batch.src * (source + over_source) + batch.tgt * target)
-    if (
-        cfg.attention_dropout and not on_gpu
-    ):  # the CPU then keeps attention weights: plain, mask, dropped; in float32
+    if cfg.attention_dropout and not on_gpu:
+        # The CPU then keeps attention weights, plain, mask and dropped, and q, k and v, all in float32.
         pairs = cfg.layers * batch.src**2 + cfg.num_decoder_layers * batch.tgt * (batch.tgt + batch.src)
+        longer = width * (4 - value)
+        by_src = 3 * cfg.layers + 2 * cfg.num_decoder_layers
         kept += batch.sentences * cfg.heads * pairs * 3 * 4
+        kept += batch.sentences * longer * (batch.src * by_src + batch.tgt * 4 * cfg.num_decoder_layers)
     return kept
