@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from dragoman.files import read_json, read_json_lines
-from dragoman.observe.history import PHASES, STEP_COLUMNS, read_run
+from dragoman.observe.history import PHASES, STEP_COLUMNS
+from dragoman.observe.reading import read_run
 from tests.integration.conftest import TOY, Toy, family, wait_until, workers_of
 
 # Steps long enough for their parts to be told apart from the moments between two clocks.

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.observe.explain import explain
-from dragoman.observe.history import read_run
+from dragoman.observe.reading import read_run
 from dragoman.observe.report import write_report
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{head}}\u2028"

@@ -26,9 +26,8 @@ from dragoman.observe.history import (
     Evaluation,
     History,
     Track,
-    is_run,
-    read_run,
 )
+from dragoman.observe.reading import is_run, read_run
 
 EVENT_FILES = "*tfevents*"
 KEEP_ALL = {"scalars": 0, "tensors": 0, "images": 1, "audio": 1, "histograms": 1, "compressedHistograms": 1}

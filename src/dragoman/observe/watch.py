@@ -21,8 +21,8 @@ from dragoman.errors import UserError
 from dragoman.observe import events
 from dragoman.observe.console import RECENT_STEPS, format_duration
 from dragoman.observe.explain import Answer, explain
-from dragoman.observe.follow import Follower
-from dragoman.observe.history import Column, History, is_run
+from dragoman.observe.history import Column, History
+from dragoman.observe.reading import Follower, is_run
 from dragoman.observe.report.sections import describe, tone
 
 SECONDS_BETWEEN_LOOKS = 1.0

@@ -17,7 +17,7 @@ from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json_lines, write_json
 from dragoman.model.weights import checkpoint_bytes, count_parameters
 from dragoman.observe.explain import explain, to_json
-from dragoman.observe.follow import Follower
+from dragoman.observe.reading import Follower
 from dragoman.observe.report import write_report
 from dragoman.recipe import dump_recipe, load_recipe
 from dragoman.rundir import RunDir, best_first

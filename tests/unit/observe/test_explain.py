@@ -12,7 +12,8 @@ from dragoman.cli import build_app
 from dragoman.observe.explain import QUESTIONS, explain, to_json
 from dragoman.observe.explain.answer import Case
 from dragoman.observe.explain.page import print_page
-from dragoman.observe.history import File, History, read_run
+from dragoman.observe.history import File, History
+from dragoman.observe.reading import read_run
 from tests.unit.observe.histories import BEGAN, PARAMETERS, curve_history, recipe, step_history, write_run
 
 STEPS = np.arange(100.0, 3001, 100)

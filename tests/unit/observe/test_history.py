@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import UserError
 from dragoman.observe.explain import QUESTIONS, explain, to_json
-from dragoman.observe.history import Samples, read_run
+from dragoman.observe.history import Samples
+from dragoman.observe.reading import read_run
 from tests.unit.observe.histories import BEGAN, curve_history, step_history, write_lines, write_run
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from dragoman.errors import UserError
 from dragoman.observe.explain import Answer, explain
-from dragoman.observe.history import History, read_run
+from dragoman.observe.history import History
+from dragoman.observe.reading import read_run
 from dragoman.observe.report import script_safe, view, write_report
 from dragoman.observe.report.charts import NUM_POINTS, compare, plain, thin
 from dragoman.observe.report.sections import tell, tone, verdicts

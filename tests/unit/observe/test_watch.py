@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dragoman.errors import UserError
 from dragoman.observe import watch
-from dragoman.observe.history import read_run
+from dragoman.observe.reading import read_run
 from dragoman.observe.watch import Watched, find_runs, seconds_to_go, sparkline, watch_terminal
 from dragoman.rundir import RunDir
 

@@ -6,8 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from dragoman.observe.follow import Follower
-from dragoman.observe.history import read_run
+from dragoman.observe.reading import Follower, read_run
 from dragoman.rundir import RunDir
 
 
