@@ -285,6 +285,12 @@ def gradient_order(cfg: config.Model, vocab_size: int, lengths: Lengths) -> list
     return [*gradients, Gradient(vocab_size * width, 1.0)]
 
 
+def assumed_lengths(recipe: config.Recipe) -> Lengths:
+    """Return lengths for text that is not known."""
+    assumed = min(TOKENS_PER_SENTENCE, float(recipe.filter.max_length))
+    return Lengths(np.array([[assumed, assumed]]), "assumed")
+
+
 def lengths_of(recipe: config.Recipe) -> tuple[Lengths, int]:
     """Return the lengths of a recipe's sentences and its vocabulary's size, from its dataset if it is prepared.
 
@@ -299,8 +305,7 @@ def lengths_of(recipe: config.Recipe) -> tuple[Lengths, int]:
     except UserError:  # the text need not be here, nor be prepared
         dataset = None
     if dataset is None:
-        assumed = min(TOKENS_PER_SENTENCE, float(recipe.filter.max_length))
-        return Lengths(np.array([[assumed, assumed]]), "assumed"), -(-recipe.vocab.size // 8) * 8
+        return assumed_lengths(recipe), -(-recipe.vocab.size // 8) * 8
     return Lengths(dataset.split("train").lengths, f"dataset {dataset.path}"), dataset.vocab_size
 
 

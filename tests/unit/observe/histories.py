@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.model.weights import count_parameters
 from dragoman.observe.history import (
     PHASES,
     SAMPLE_COLUMNS,
@@ -28,12 +29,26 @@ from dragoman.rundir import RunDir
 from dragoman.train.schedules import learning_rate
 
 BEGAN = 1_700_000_000.0
-PARAMETERS, VOCABULARY = 10_000_000, 8000
+VOCABULARY = 8000
+RECIPE = """
+[data]
+train = "builtin"
+dev = "builtin"
+[model]
+layers = 4
+d_model = 256
+feed_forward = 1152
+[train]
+steps = 1000
+tokens_per_step = 4096
+"""
 
 
 def recipe(steps: int = 1000, *overrides: str) -> Any:
-    text = '[data]\ntrain = "builtin"\ndev = "builtin"\n[train]\nsteps = 1000\ntokens_per_step = 4096\n'
-    return parse_recipe(text, "test.toml", [f"train.steps={steps}", *overrides])
+    return parse_recipe(RECIPE, "test.toml", [f"train.steps={steps}", *overrides])
+
+
+PARAMETERS = count_parameters(recipe().model, VOCABULARY)  # about ten million
 
 
 def step_history(

@@ -1,28 +1,22 @@
 """Question 12: what to change next, ranked by what it is predicted to gain.
 
 Gains have one currency: the share of a step's time that is saved, and for changes to what is learned the share of
-perplexity. Synchronisation is predicted with ``cluster.estimate``, the model that ``plan`` and ``auto`` use as well.
+perplexity. Synchronisation is predicted with ``cluster.timeline``, the model of a step that ``plan`` uses.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dragoman.cluster.estimate import (
-    GRADIENTS,
-    WEIGHTS,
-    Link,
-    Measured,
-    Mode,
-    Shape,
-    bytes_per_step,
-    estimate,
-)
+from dragoman.cluster.estimate import GRADIENTS, WEIGHTS, Link, Mode
+from dragoman.cluster.timeline import Gradient, Handling, Network, Work, step_timing
 from dragoman.observe import events
+from dragoman.observe.devices import DEVICES, Device
 from dragoman.observe.explain.answer import NO, NOT_RECORDED, YES, Case, Finding, share_of, unclear
 from dragoman.observe.explain.machines import ALWAYS, slowest_rank, ten_times
 from dragoman.observe.history import number, whole
+from dragoman.observe.plan import BACKWARD_SHARE, assumed_lengths, gradient_order, sheet_rates
 
 WORTH = 0.05  # of the time or perplexity: less is not worth a change
 SETTINGS = {"every-step": 'cluster.sync="every-step"', "compressed": 'cluster.sync="compressed"',
@@ -134,23 +128,24 @@ def _excess(case: Case, rank: int) -> float:
 
 
 def _synchronisation(case: Case) -> Iterator[Change]:
-    """Yield the other ways to stay one model, and a faster link."""
-    now, exposed = case.step_seconds, case.parts["transfer"]
+    """Yield a faster link, and the other ways to stay one model.
+
+    Predicted is the difference between two ways; how long a step takes in the one in use was measured.
+    """
+    now = case.step_seconds
     if case.world < 2 or share_of(case.parts, "transfer") < 0.02:
         return
     if len(case.hosts) > 1:
         yield _faster("a link 10 times as fast", now, ten_times(case))
-    mode, shape, measured = _mode(case), _shape(case), _measured(case)
-    if mode is None or shape is None or measured is None:
+    mode, setting = _mode(case), _setting(case)
+    if mode is None or setting is None:
         return
-    hidden = max(0.0, measured.link.seconds(bytes_per_step(mode, shape)) - exposed)
-    modes = GRADIENTS + WEIGHTS if shape.hosts > 1 else GRADIENTS[:2]
+    modes = GRADIENTS + WEIGHTS if len(case.hosts) > 1 else GRADIENTS[:2]
+    here = step_timing(mode, *setting).seconds
     for other in modes:
         if other != mode:
-            found = estimate(other, shape, measured, hidden)
-            # A share of waiting turns back into seconds: estimate() counts rounding as computing.
-            seconds = found.exposed_seconds / found.share if found.share > 0 else measured.compute_seconds
-            yield _faster(_name(other), now, now - exposed - measured.compute_seconds + seconds)
+            then = now + step_timing(other, *setting).seconds - here
+            yield _faster(_name(other), now, max(then, now - case.parts["transfer"]))
 
 
 def _mode(case: Case) -> Mode | None:
@@ -166,26 +161,35 @@ def _mode(case: Case) -> Mode | None:
     return Mode(cluster.sync, cluster.wire_format, cluster.inner_steps if cluster.sync == "local" else 1)
 
 
-def _shape(case: Case) -> Shape | None:
-    recipe, weights = case.history.recipe, case.parameters
-    vocabulary = whole(case.history.facts.get("vocab_size"))
-    if recipe is None or not weights or not vocabulary:
+def _setting(case: Case) -> tuple[list[Gradient], Work, Network, Handling] | None:
+    """Return what a step depends on beside its mode, measured as far as it was; None if too little was."""
+    recipe, vocabulary = case.history.recipe, whole(case.history.facts.get("vocab_size"))
+    hosts = max(1, len(case.hosts))
+    if recipe is None or not vocabulary or (hosts > 1 and case.link is None):
         return None
-    return Shape(
-        weights, min(weights, vocabulary * recipe.model.d_model), case.world, max(1, len(case.hosts))
-    )
-
-
-def _measured(case: Case) -> Measured | None:
-    if case.link is None:
-        return None
-    compute = case.step_seconds - case.parts["transfer"]
-    rounding = 0.0  # not known unless `auto` timed it: estimates of int8 and int4 are then a little too good
+    device = _device(case)
+    within = Link(device.within_latency, device.within_rate)
+    network = Network(case.world, hosts, within, Link(*case.link) if case.link else within)
+    handling = sheet_rates(recipe, device, "float32", vocabulary).handling
     for note in case.history.noted(events.SYNC):
         known = note.get("measured")
-        if isinstance(known, dict) and number(known.get("rounding_seconds")) >= 0:
-            rounding = number(known["rounding_seconds"])
-    return Measured(compute, case.parts["transfer"], Link(*case.link), rounding)
+        if isinstance(known, dict) and case.parameters and number(known.get("rounding_seconds")) > 0:
+            each = number(known["rounding_seconds"]) / case.parameters / 2
+            handling = replace(handling, encode=each, decode=each)
+    parts, told = case.parts, case.steady_column("micro_batches")
+    micro_batches = max(1.0, float(told.mean()) / case.world) if len(told) else 1.0
+    work = Work(
+        compute_seconds=parts["data"] + parts["compute"] + parts["straggler"] + parts["logging"],
+        backward_seconds=parts["compute"] / micro_batches * BACKWARD_SHARE,
+        optimizer_seconds=parts["optimizer"],
+    )
+    return gradient_order(recipe.model, vocabulary, assumed_lengths(recipe)), work, network, handling
+
+
+def _device(case: Case) -> Device:
+    """Return the device in the table that the workers' is called like; a CPU if none is."""
+    name = "".join(str(note.get("device", "")) for note in case.starts[:1]).lower().replace(" ", "")
+    return next((device for device in DEVICES.values() if device.name in name), DEVICES["cpu"])
 
 
 def _name(mode: Mode) -> str:
