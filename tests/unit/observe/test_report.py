@@ -12,7 +12,7 @@ from dragoman.observe.history import History
 from dragoman.observe.reading import read_run
 from dragoman.observe.report import script_safe, view, write_report
 from dragoman.observe.report.charts import NUM_POINTS, compare, plain, thin
-from dragoman.observe.report.sections import tell, tone, verdicts
+from dragoman.observe.report.sections import quantity, tell, tone, verdicts
 from dragoman.rundir import RunDir
 from dragoman.train import command
 
@@ -85,6 +85,21 @@ def test_a_verdict_has_the_colour_of_its_news(key, verdict, expected):
 )
 def test_numbers_are_told_for_people(value, expected):
     assert tell(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("cpu_share", 0.7956, "80%"),
+        ("peak_flops", 7.1e10, "71.0 GFLOP/s"),
+        ("link_bytes_per_second", 1.25e7, "100.0 Mbit/s"),
+        ("step_seconds", 1.5, "1.5 s"),
+        ("steps", 2400, "2,400"),
+        ("cpu_share", None, "not known"),
+    ],
+)
+def test_a_number_has_the_unit_that_its_name_calls_for(name, value, expected):
+    assert quantity(name, value) == expected
 
 
 def test_a_history_of_nothing_has_a_page(tmp_path):

@@ -95,7 +95,7 @@ def tone(key: str, verdict: str) -> str:
 
 def _verdict(answer: Answer) -> str:
     known = {name: value for name, value in answer.evidence.items() if value is not None and _is_short(value)}
-    numbers = [(_words(name), tell(value)) for name, value in known.items()]
+    numbers = [(_words(name), quantity(name, value)) for name, value in known.items()]
     shown, rest = numbers[:NUM_NUMBERS], numbers[NUM_NUMBERS:]
     advice = "".join(f"<li>{esc(each)}</li>" for each in answer.advice)
     sure = f"{answer.confidence:.0%} sure" if answer.verdict in ("yes", "no") else ""
@@ -242,6 +242,19 @@ def size(count: float) -> str:
         if count >= scale:
             return f"{count / scale:,.1f} {unit}"
     return f"{count:,.0f} bytes"
+
+
+def quantity(name: str, value: Any) -> str:
+    """Return a number of the evidence in the unit that its name calls for."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return tell(value)
+    if "share" in name or name in ("gpu_utilisation", "average_use_of_link"):
+        return f"{value:.0%}"
+    if "flops" in name:
+        return f"{value / 1e9:,.1f} GFLOP/s"
+    if name.endswith("bytes_per_second"):
+        return f"{value * 8 / 1e6:,.1f} Mbit/s"
+    return f"{tell(value)} s" if name.endswith("seconds") else tell(value)
 
 
 def tell(value: Any) -> str:
