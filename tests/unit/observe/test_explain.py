@@ -213,13 +213,15 @@ def test_the_training_set_by_its_passport():
         "bytes": [2_000_000, 3_000_000],
         "tokens": [5, 6],
     }
-    splits = {"train": {**corpus, "dropped": {"length": {"pairs": 2}}, "corpora": [corpus]},
-              "dev": {"overlap_with_train": 3}}  # fmt: skip
-    passport = {"splits": splits, "languages": {"src": "en", "tgt": "de"}}
+    splits = {"train": {**corpus, "corpora": [corpus]}, "dev": {"overlap_with_train": 3}}
+    dropped = {"length": {"pairs": 2, "examples": []}, "ratio": {"pairs": 0, "examples": []}}
+    passport = {"splits": splits, "dropped": dropped, "languages": {"src": "en", "tgt": "de"}}
     answer = answers_of(History(recipe(), facts={"passport": passport}))["q07_data"]
     assert answer.verdict == "yes"
     assert answer.evidence["megabytes"] == 5
-    assert answer.evidence["dropped"] == {"length": 2}
+    assert answer.evidence["dropped"] == {"length": 2, "ratio": 0}
+    assert "5 + 6 tokens" in answer.summary
+    assert answer.summary.endswith("dropped: length 2")
     assert answer.evidence["corpora"][0]["tokens"] == [5, 6]
     assert "3 pairs of dev" in answer.advice[0]
 

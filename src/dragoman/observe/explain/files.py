@@ -1,6 +1,7 @@
 """Questions 7, 8 and 9: the training set, the files of a checkpoint, and how big both kinds of model are."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def data(case: Case) -> Finding:
     sizes, tokens = _pair(train, "bytes"), _pair(train, "tokens")
     lines, pairs = whole(train.get("lines")) or 0, whole(train.get("pairs")) or 0
     languages = passport.get("languages", {}) if passport else {}
-    dropped = {name: _dropped(each) for name, each in (train.get("dropped") or {}).items()}
+    dropped = {name: _dropped(each) for name, each in ((passport or {}).get("dropped") or {}).items()}
     corpora = [
         {
             "paths": each.get("paths"),
@@ -66,8 +67,11 @@ def data(case: Case) -> Finding:
     names = f"{languages.get('src', 'src')} + {languages.get('tgt', 'tgt')}"
     summary = (
         f"{sum(sizes) / MEGABYTE:,.1f} MB ({names}: {sides}), {lines:,} lines of which {pairs:,} are used, "
-        f"{sum(tokens):,} tokens in {max(1, len(corpora))} corpora"
+        f"{' + '.join(f'{each:,}' for each in tokens)} tokens"
     )
+    summary += f", from {len(corpora)} corpora" if len(corpora) > 1 else ""
+    reasons = [f"{name} {pairs:,}" for name, pairs in dropped.items() if pairs]
+    summary += f"; dropped: {', '.join(reasons)}" if reasons else ""
     advice = []
     for name, split in passport.get("splits", {}).items() if passport else ():
         overlap = whole(split.get("overlap_with_train")) if isinstance(split, dict) else None
@@ -89,7 +93,9 @@ def checkpoint_files(case: Case) -> Finding:
         "checkpoints": list(case.history.checkpoints),
         "model_files": [_describe(file) for file in case.history.model_files],
     }
-    listed = ", ".join(f"{file.name} {file.bytes / MEGABYTE:,.2f} MB" for file in files)
+    listed = ", ".join(
+        f"{file.name} {_size(file.bytes)} ({_purpose(file.name, short=True)})" for file in files
+    )
     if missing:
         advice = ["the run goes on from the newest checkpoint that is whole"]
         return Finding(
@@ -168,5 +174,14 @@ def _no_checkpoint(case: Case) -> str:
 
 
 def _describe(file: File) -> dict[str, Any]:
-    purpose = PURPOSES.get(file.name, "not one of ours")
-    return {"name": file.name, "megabytes": file.bytes / MEGABYTE, "purpose": purpose}
+    return {"name": file.name, "megabytes": file.bytes / MEGABYTE, "purpose": _purpose(file.name)}
+
+
+def _purpose(name: str, *, short: bool = False) -> str:
+    """Return what a file is for; in ``short`` without the reason."""
+    purpose = PURPOSES.get(name, "not one of ours")
+    return re.split(r":| \(", purpose)[0] if short else purpose
+
+
+def _size(count: int) -> str:
+    return f"{count / MEGABYTE:,.1f} MB" if count >= 0.05 * MEGABYTE else f"{count:,} bytes"

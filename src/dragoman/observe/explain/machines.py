@@ -223,7 +223,7 @@ def _network_summary(
         looks = "looks idle" if average < 0.5 else "looks busy"
         summary += f"; on average the link was {average:.0%} busy, which {looks}"
     now, then = evidence["step_seconds"], evidence["step_seconds_with_10x_link"]
-    if transfer.value > 0.02:
+    if transfer.value > 0.02 and len(case.hosts) > 1:
         summary += f"; a link 10 times as fast: {now:.3g} → {then:.3g} s per step"
     return summary
 
