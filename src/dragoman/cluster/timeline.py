@@ -66,7 +66,7 @@ def within_latency(network: Network) -> float:
 class Handling:
     """What numbers that travel cost the processor, in seconds for each."""
 
-    encode: float = 0.0  # to round it and keep what is lost
+    encode: float = 0.0  # to round it, keep what is lost, and restore what the others see of it
     decode: float = 0.0  # to restore another host's and add it
     byte: float = 0.0  # to send and receive a byte; a GPU has engines for that
 

@@ -13,11 +13,9 @@ import numpy as np
 import torch
 
 from dragoman.cluster import measure
-from dragoman.cluster.across import total
 from dragoman.cluster.estimate import all_reduce_bytes
-from dragoman.cluster.gradients import flatten, parts
 from dragoman.cluster.probe import probe, slowest
-from dragoman.cluster.wire import decode, encode
+from dragoman.cluster.wire import chunks, decode, encode
 from dragoman.cluster.world import World
 from dragoman.data.batches import collate
 from dragoman.data.shards import Split
@@ -35,7 +33,7 @@ from dragoman.train.precision import autocast, choose_precision
 TRIAL_TOKENS = 256  # of a first micro-batch, which tells how much can be measured
 FEWEST = 2  # micro-batches, however slow the machine
 UPDATES = 5
-SAMPLE, PIECES = 2**20, 8  # numbers whose rounding is timed, as a bucket of so many weights
+SAMPLE = 2**20  # numbers whose rounding is timed: a bucket
 ROUNDINGS = 7
 PROBES = 3
 EXCHANGE_SECONDS, NUMBERS = 0.5, (2**16, 2**22)  # of the exchange whose cost to the processor is measured
@@ -96,27 +94,25 @@ def compute(recipe: str, vocab_size: int, shapes: list[Shape], budget: float) ->
 def rounding() -> dict[str, Any]:
     """Time what is done with a bucket whose numbers travel in four bits, before and after, for each number."""
     world: World = measure.held["world"]
-    kept = [torch.randn(SAMPLE // PIECES, device=world.device) for _ in range(PIECES)]
-    gradients = [torch.zeros_like(each) for each in kept]
-    buffer = torch.randn(SAMPLE, device=world.device)
+    kept, buffer, summed = torch.randn(3, SAMPLE, device=world.device)
     spoil = torch.empty(2**23, device=world.device)  # what training computes meanwhile takes the cache
     before, after = [], []
     for _ in range(ROUNDINGS):
         spoil.fill_(0.0)
         finish(world)
         began = time.perf_counter()
-        whole = flatten(kept).add_(buffer)
-        data, sent = encode(whole, "int4")
-        torch._foreach_copy_(kept, parts(whole.sub_(sent), kept))
+        data = encode(kept, "int4", buffer)
         finish(world)
         before.append(time.perf_counter() - began)
         spoil.fill_(0.0)
         finish(world)
         began = time.perf_counter()
-        torch._foreach_copy_(gradients, parts(total([sent, decode(data, SAMPLE, "int4")]), gradients))
+        for start, end in chunks(summed):
+            summed[start:end] += decode(data, SAMPLE, "int4", start, end)
         finish(world)
         after.append(time.perf_counter() - began)
-    return {"encode": median(before) / SAMPLE, "decode": median(after) / SAMPLE}
+    each = median(after) / SAMPLE
+    return {"encode": median(before) / SAMPLE + each, "decode": each}
 
 
 def links() -> dict[str, Any]:
