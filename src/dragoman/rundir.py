@@ -45,6 +45,11 @@ class RunDir:
         return self.path / "outcome.json"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that trains the run, whose id it contains."""
+        return self.path / ".lock"
+
+    @property
     def log(self) -> Path:
         return self.path / "log.txt"
 

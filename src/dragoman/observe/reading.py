@@ -6,6 +6,7 @@ appended since its last look; a history that it returned is good until the next.
 
 import json
 import math
+import platform
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import psutil
 
 from dragoman.errors import UserError
 from dragoman.observe import events
@@ -404,4 +406,16 @@ def _ending(history: History) -> str:
         + [began for began in [number(history.facts.get("time"))] if math.isfinite(began)],
         default=0.0,
     )
-    return "running" if time.time() - newest < RUNNING_SECONDS else "killed"
+    lives = time.time() - newest < RUNNING_SECONDS and not _trainer_is_gone(history)
+    return "running" if lives else "killed"
+
+
+def _trainer_is_gone(history: History) -> bool:
+    """Whether the process that trained the run on this very machine no longer exists."""
+    machine = history.facts.get("machine")
+    if not isinstance(machine, dict) or machine.get("host") != platform.node():
+        return False
+    try:
+        return not psutil.pid_exists(int(RunDir(history.path).lock.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False

@@ -56,7 +56,7 @@ def only_trainer(path: Path) -> Iterator[None]:
     """Hold the run for this process: two trainers of one run would destroy each other's work."""
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / ".lock", "a+")  # noqa: SIM115 - held open for as long as the lock
+        lock = open(RunDir(path).lock, "a+")  # noqa: SIM115 - held open for as long as the lock
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,7 +31,7 @@ from dragoman.train.schedules import describe, learning_rate
 
 # What twice the steps would have to bring to be worth it. A nat is natural: 0.02 are 2 % of perplexity.
 WORTH_NATS, WORTH_BLEU = 0.02, 0.5
-BEST_BLEU = 100.0
+BEST_BLEU, LOW_BLEU = 100.0, 5.0  # below the latter hardly a phrase is right, and the score says nothing yet
 CERTAIN = 0.975  # one-sided; how sure a verdict has to be
 ENDING = ("cosine", "linear")  # schedules that know the end of the run
 STEEP = 5  # times what is worth it: few evaluations are enough to see it
@@ -49,6 +49,8 @@ def trained(case: Case) -> Finding:
         "dev_bleu": (*_bleu(history), 1.0, WORTH_BLEU),
     }
     outlooks = {name: _outlook(case, *each) for name, each in series.items()}
+    if (bleu := outlooks["dev_bleu"]) and bleu["last"] < LOW_BLEU:
+        bleu["vote"] = UNCLEAR
     evidence: dict[str, Any] = {name: outlook for name, outlook in outlooks.items() if outlook}
     if not evidence:
         return unclear(f"dev loss and BLEU are {NOT_RECORDED}, or were measured once only")
@@ -273,6 +275,8 @@ def _schedule_ended(case: Case) -> bool:
 def _say(name: str, outlook: dict[str, Any]) -> str:
     label, form = ("dev loss", ".3f") if name == "dev_loss" else ("dev BLEU", ".1f")
     last, gain = outlook["last"], outlook.get("gain_by_twice_the_steps")
+    if name == "dev_bleu" and last < LOW_BLEU:
+        return f"{label} {last:{form}}, too low to tell"
     if gain is None:
         return f"{label} {last:{form}} at {outlook['points']} evaluations"
     if gain["high"] - gain["low"] > last:
