@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,6 +123,21 @@ def family(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Send SIGKILL to all; one may end because another has."""
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            each.send_signal(signal.SIGKILL)
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended, which it may do while we look."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def workers_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """Return the worker processes of a launcher, by rank."""
     found = [each for each in family(process)[1:] if "dragoman.train.run" in each.cmdline()]
@@ -151,8 +167,7 @@ def toy(tmp_path, datasets):
     yield toy
     for process in toy.processes:
         if process.poll() is None:
-            for each in family(process):
-                each.send_signal(signal.SIGKILL)
+            kill(family(process))
         process.communicate()
 
 

@@ -15,8 +15,9 @@ from dragoman.observe.events import read_events
 def test_a_run_directory_holds_what_the_design_says(trained):
     run = trained.run_dir("run")
     assert sorted(path.name for path in run.path.iterdir() if not path.name.startswith(".")) == [
-        "best", "checkpoints", "events", "hypotheses", "lane.log", "log.txt", "models", "outcome.json",
-        "recipe.toml", "run.json", "samples.txt", "scores.jsonl", "tensorboard",
+        "best", "checkpoints", "events", "explain.json", "hypotheses", "lane.log", "log.txt", "models", "outcome.json",
+        "recipe.toml", "report.html", "run.json", "samples.txt", "scores.jsonl", "sentence_losses.jsonl", "telemetry",
+        "tensorboard",
     ]  # fmt: skip
     newest = sorted(run.checkpoints.iterdir())[-1]
     assert newest.name == "step-00000030"

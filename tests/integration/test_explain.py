@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-import signal
 
 import pytest
 
 from dragoman.observe.reading import read_run
-from tests.integration.conftest import family
+from tests.integration.conftest import family, kill
 
 KEYS = ["q01_duration", "q02_trained", "q03_overfitting", "q04_devices", "q05_network", "q06_learning_rate", "q07_data",
         "q08_checkpoint_files", "q09_checkpoint_size", "q10_step_time", "q11_correlation", "q12_next"]  # fmt: skip
@@ -59,8 +58,7 @@ def test_three_steps_are_mostly_unclear(toy):
 def test_a_killed_run_and_its_copy_that_went_on_with_fewer_workers(toy):
     process = toy.start("train", "toy.toml", "--run", "run", "--workers", "2", *options("train.steps=100000"))
     toy.wait_for_step("run", 25, process)
-    for each in family(process):
-        each.send_signal(signal.SIGKILL)
+    kill(family(process))
     process.wait()
     killed = explained(toy, "run")
     assert (killed["ending"], killed["q01_duration"]["verdict"]) == ("killed", "no")

@@ -8,7 +8,7 @@ import pytest
 from dragoman.files import read_json_lines
 from dragoman.rundir import step_directories
 from dragoman.train.checkpoint import damage
-from tests.integration.conftest import family, step_losses, wait_until, workers_of
+from tests.integration.conftest import family, kill, lives, step_losses, wait_until, workers_of
 
 LONG = ("--set", "train.steps=80", "--set", "evaluate.every_steps=40", "--set", "checkpoint.every_steps=7")
 
@@ -57,13 +57,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(toy, undisturbed, fault
         assert process.returncode == 0, output + errors
         assert "restarted (1 of 10)" in output
     else:
-        for victim in [launcher] if fault.victims == "launcher" else [launcher, *rest]:
-            victim.send_signal(signal.SIGKILL)
+        kill([launcher] if fault.victims == "launcher" else [launcher, *rest])
         process.communicate()
-        wait_until(
-            lambda: not any(each.is_running() and each.status() != "zombie" for each in rest),
-            "orphans to end",
-        )
+        wait_until(lambda: not any(map(lives, rest)), "orphans to end")
         toy.call(*command)
     run = toy.run_dir("run")
     assert step_losses(run) == undisturbed[fault.workers]
@@ -74,8 +70,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(toy, undisturbed, fault
 def test_a_damaged_checkpoint_costs_steps_but_not_the_run(toy, undisturbed):
     process = toy.start("train", "toy.toml", "--run", "run", "--workers", "1", *LONG)
     toy.wait_for_step("run", 40, process)
-    for each in family(process):
-        each.send_signal(signal.SIGKILL)
+    kill(family(process))
     process.communicate()
     run = toy.run_dir("run")
     newest = list(step_directories(run.checkpoints).values())[-1]
@@ -90,8 +85,7 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_run(toy, undisturbed):
 def test_a_run_may_change_its_number_of_workers(toy, undisturbed):
     process = toy.start("train", "toy.toml", "--run", "run", "--workers", "2", *LONG)
     toy.wait_for_step("run", 40, process)
-    for each in family(process):
-        each.send_signal(signal.SIGKILL)
+    kill(family(process))
     process.communicate()
     toy.call("train", "toy.toml", "--run", "run", "--workers", "1", *LONG)
     last = {

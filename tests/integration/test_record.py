@@ -4,13 +4,12 @@ import math
 import signal
 
 import numpy as np
-import psutil
 import pytest
 
 from dragoman.files import read_json, read_json_lines
 from dragoman.observe.history import PHASES, STEP_COLUMNS
 from dragoman.observe.reading import read_run
-from tests.integration.conftest import TOY, Toy, family, wait_until, workers_of
+from tests.integration.conftest import TOY, Toy, family, lives, wait_until, workers_of
 
 # Steps long enough for their parts to be told apart from the moments between two clocks.
 LONG_STEPS = (
@@ -112,7 +111,7 @@ def test_telemetry_survives_a_restart(toy):
     toy.wait_for_step("run", 6, process)
     before, [first] = samples(), samplers()
     workers_of(process)[1].send_signal(signal.SIGKILL)
-    wait_until(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE, "the sampler to end")
+    wait_until(lambda: not lives(first), "the sampler to end")
     wait_until(
         lambda: any(line["event"] == "resume" for line in read_json_lines(run.events(0))),
         "the workers to resume",
