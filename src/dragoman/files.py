@@ -96,9 +96,12 @@ def publish_directory(temporary: Path, path: Path) -> None:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what killed writers left behind in ``directory``."""
+    """Remove what killed writers left behind in ``directory``; others may be doing the same."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:

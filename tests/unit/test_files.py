@@ -1,5 +1,6 @@
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -108,3 +109,14 @@ def test_json_lines_of_only_half_a_line(tmp_path):
 
 def test_absent_json_lines_are_empty(tmp_path):
     assert files.read_json_lines(tmp_path / "absent.jsonl") == []
+
+
+def test_many_may_remove_what_is_left_at_once(tmp_path):
+    """All workers of a run do, when they start after a kill."""
+    for number in range(40):
+        (tmp_path / f"{files.TEMPORARY}{number}").mkdir()
+        (tmp_path / f"{files.TEMPORARY}{number}" / "file").touch()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(files.remove_unfinished, tmp_path) for _ in range(4)]:
+            done.result()
+    assert not list(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from dragoman.cluster import measure
 from dragoman.cluster.world import World
@@ -52,7 +51,6 @@ def test_a_trial_measures_what_a_plan_needs(recipe_with, monkeypatch):
     rounded = trial.rounding()
     assert 0 < rounded["decode"] < 1e-6
     assert 0 < rounded["encode"] < 1e-6
-    assert torch.get_num_threads() == 1
 
 
 def test_what_is_too_large_is_cut():
