@@ -38,6 +38,14 @@ def test_all_charts_are_drawn_offline_and_hold_the_events(tab, tmp_path, make_ru
     assert marks.count("evaluation") == len(history.evaluations)
 
 
+def test_charts_stay_within_their_frames(tab, tmp_path, make_run):
+    _, address = report_of(make_run(tmp_path / "run", steps=60))
+    tab.page.set_viewport_size({"width": 1360, "height": 900})
+    tab.open(address)
+    wider = "[...document.querySelectorAll('.plot')].filter((each) => each.scrollWidth > each.clientWidth + 1).length"
+    assert tab.page.evaluate(wider) == 0
+
+
 def test_words_of_a_run_are_only_shown(tab, tmp_path, make_run):
     path = make_run(tmp_path / HOSTILE.replace("/", "∕"), steps=60, text=HOSTILE, hosts=("a" + HOSTILE, "b"))
     _, address = report_of(path)

@@ -93,7 +93,10 @@
     }
   };
 
-  const drawAll = (width) => Promise.all(Object.keys(charts).map((name) => draw(name, width)));
+  const drawAll = (width) => {
+    Object.keys(charts).forEach(place);  // all of them first: how wide one is depends on how many there are
+    return Promise.all(Object.keys(charts).map((name) => draw(name, width)));
+  };
 
   const update = (news) => {
     document.title = news.title + " · Dragoman";
