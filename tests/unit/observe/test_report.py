@@ -11,7 +11,8 @@ from dragoman.observe.explain import Answer, explain
 from dragoman.observe.history import History
 from dragoman.observe.reading import read_run
 from dragoman.observe.report import script_safe, view, write_report
-from dragoman.observe.report.charts import NUM_POINTS, compare, plain, thin
+from dragoman.observe.report.charts import compare
+from dragoman.observe.report.figures import NUM_POINTS, plain, thin
 from dragoman.observe.report.sections import quantity, tell, tone, verdicts
 from dragoman.rundir import RunDir
 from dragoman.train import command

@@ -18,7 +18,8 @@ from dragoman.files import write_text
 from dragoman.observe.explain import Answer
 from dragoman.observe.history import History
 from dragoman.observe.report import sections
-from dragoman.observe.report.charts import Chart, charts_of
+from dragoman.observe.report.charts import charts_of
+from dragoman.observe.report.figures import Chart
 from dragoman.observe.report.sections import Section, esc
 
 # A page that came from a file talks to nobody, and runs no script but ours, whatever a run has put into it.
