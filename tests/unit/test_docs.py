@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli import COMMANDS, DATA_COMMANDS
+from dragoman.cli import COMMANDS
+from dragoman.commands.data import COMMANDS as DATA_COMMANDS
 from dragoman.recipe import built_in_recipes, reference
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ LEVELS = [
         "observe.watch",
         "serve",
     ],
-    ["cli", "demo", "__main__"],
+    ["commands", "cli", "demo", "__main__"],
 ]
 WITHOUT_TORCH = [
     "config",
@@ -49,6 +49,7 @@ WITHOUT_TORCH = [
     "train.start",
     "train.schedules",
     "cli",
+    "commands",
 ]
 WITH_TORCH = ["data.batches"]
 
