@@ -77,6 +77,6 @@ def export(
 
 def read_lines(file: Path | None) -> Iterator[str]:
     """Yield the lines of a file or of standard input, without their ends."""
-    from dragoman.data.text import open_lines
+    from dragoman.data.formats import open_lines
 
     yield from open_lines(file)

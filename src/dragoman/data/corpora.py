@@ -17,7 +17,7 @@ import xxhash
 
 from dragoman.config import BUILTIN, Corpora, Recipe
 from dragoman.data import builtin, grammar, lexicon, patterns
-from dragoman.data.text import BLOCK_BYTES, read_chunks, reading
+from dragoman.data.formats import BLOCK_BYTES, read_chunks, reading
 from dragoman.files import read_json, write_json
 
 HASHES = "hashes.json"  # in the directory of datasets

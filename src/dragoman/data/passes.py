@@ -18,8 +18,10 @@ import zstandard
 
 from dragoman.config import Filter, Vocab
 from dragoman.data.corpora import Lines
+from dragoman.data.rules import DUPLICATE, FILTERS, TOO_LONG
 from dragoman.data.shards import Array
-from dragoman.data.text import DUPLICATE, FILTERS, TOO_LONG, Tally, normalise_lines, pair_hash
+from dragoman.data.tally import Tally
+from dragoman.data.text import normalise_lines, pair_hash
 from dragoman.data.tokenizer import Tokenizer, train
 
 

@@ -28,8 +28,10 @@ from dragoman.data.corpora import Corpus, Hashes, corpora
 from dragoman.data.passes import Frame, HashSet, clean, count_new, encode, learn
 from dragoman.data.pool import Pool
 from dragoman.data.progress import Stages
+from dragoman.data.rules import FILTER_NAMES
 from dragoman.data.shards import FORMAT, TOKENIZER, Dataset, ShardWriter, write_manifest, write_text
-from dragoman.data.text import FILTER_NAMES, Tally, normalise_lines, pair_hash
+from dragoman.data.tally import Tally
+from dragoman.data.text import normalise_lines, pair_hash
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.files import beside, disk_errors, publish_directory, remove_unfinished

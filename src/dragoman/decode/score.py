@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
-from dragoman.data.text import read_chunks
+from dragoman.data.formats import read_chunks
 from dragoman.decode.translator import Translator, resolve_model
 from dragoman.errors import UserError
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config import Filter
+from dragoman.data.formats import Chunk
 from dragoman.data.passes import Frame, HashSet, clean, encode, sample
-from dragoman.data.text import Chunk
 from dragoman.data.tokenizer import EOS, Tokenizer, train
 
 ROWS = ["a dog\tein Hund", "\tleer", "same\tsame", " a  dog\tein Hund ", "a cat\teine Katze"]

@@ -12,8 +12,8 @@ import pytest
 from dragoman.data import corpora, shards
 from dragoman.data import prepare as module
 from dragoman.data.corpora import HASHES
+from dragoman.data.formats import read_chunks
 from dragoman.data.prepare import LOCK, fingerprint, prepare
-from dragoman.data.text import read_chunks
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.files import TEMPORARY
