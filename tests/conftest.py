@@ -3,7 +3,11 @@
 import json
 import math
 import random
+import re
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -192,3 +196,93 @@ def write_lines(path: Path, lines: list[dict[str, object]]) -> None:
 def make_run() -> Callable[..., Path]:
     """Return ``write_run``, which makes up a run directory."""
     return write_run
+
+
+@dataclass
+class Answer:
+    """How a web server answers one request for a file."""
+
+    data: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    etag: str | None = '"1"'
+    ranges: bool = True
+    sent: int | None = None  # bytes after which the connection is cut
+    stalled: bool = False  # then nothing more is sent, and the connection stays open
+    before: Callable[[], object] = lambda: None
+
+    def send(self, handler: BaseHTTPRequestHandler, done: threading.Event) -> None:
+        self.before()
+        start, status = 0, self.status
+        wanted = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+        if (
+            status == 200
+            and wanted
+            and self.ranges
+            and handler.headers.get("If-Range", self.etag) == self.etag
+        ):
+            start, status = int(wanted[1]), 206
+        if start and start >= len(self.data):
+            start, status = 0, 416
+        body = self.data[start:] if status in (200, 206) else b""
+        handler.send_response(status)
+        if status == 206:
+            handler.send_header("Content-Range", f"bytes {start}-{len(self.data) - 1}/{len(self.data)}")
+        if self.etag:
+            handler.send_header("ETag", self.etag)
+        for name, value in {"Content-Length": str(len(body)), **self.headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body[: self.sent])
+        handler.wfile.flush()
+        if self.stalled:
+            done.wait(60)
+
+
+class Web:
+    """A web server whose answers to each path are given in order; the last is given again and again."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[Answer]] = {}
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.done = threading.Event()
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                web.asked.append((self.path, dict(self.headers)))
+                answers = web.answers.get(self.path, [Answer(status=404)])
+                (answers.pop(0) if len(answers) > 1 else answers[0]).send(self, web.done)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *arguments: None  # clients go away in the middle, on purpose
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def serve(self, path: str, *answers: Answer | bytes) -> str:
+        """Answer requests for ``path``; return its address."""
+        self.answers[path] = [Answer(each) if isinstance(each, bytes) else each for each in answers]
+        return self.url + path
+
+    def ranges(self) -> list[str | None]:
+        """Return the ranges that were asked for, request by request."""
+        return [headers.get("Range") for _, headers in self.asked]
+
+
+@pytest.fixture
+def web(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    web = Web()
+    yield web
+    web.done.set()
+    web.server.shutdown()
+    web.server.server_close()
+
+
+@pytest.fixture(scope="session")
+def answer() -> type[Answer]:
+    """Return the class of a web server's answers."""
+    return Answer

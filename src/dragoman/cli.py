@@ -61,7 +61,9 @@ def build_app() -> typer.Typer:
         **settings,
     )
     app.callback()(global_options)
-    data_app = typer.Typer(help="Prepare text for training, and look at what was prepared.", **settings)
+    data_app = typer.Typer(
+        help="Get text, prepare it for training, and look at what was prepared.", **settings
+    )
     for name, command in COMMANDS.items():
         app.command(name)(command)
     for name, command in data.COMMANDS.items():

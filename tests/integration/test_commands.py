@@ -201,7 +201,7 @@ def test_help_is_there_without_torch():
 
 def test_recipes_are_listed_and_printed(toy):
     assert set(json.loads(toy.call("recipes", "--json").stdout)) == {
-        "tiny", "multi30k", "transformer-base", "transformer-big",
+        "tiny", "multi30k", "transformer-base", "transformer-big", "wmt16-en-de",
     }  # fmt: skip
     (toy.path / "my.toml").write_text(toy.call("recipes", "tiny").stdout)
     assert "builtin" in (toy.path / "my.toml").read_text()

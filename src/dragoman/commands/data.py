@@ -1,4 +1,4 @@
-"""``dragoman data``: prepare text, and look at what was prepared."""
+"""``dragoman data``: get text, prepare it, and look at what was prepared."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,42 @@ from typing import Annotated
 import typer
 
 from dragoman.commands.options import JsonOption, RecipeArgument, SetOption, print_json
+
+
+def list_(json: JsonOption = False) -> None:
+    """List the corpora that `dragoman data get` knows, and which of them are in ./corpora."""
+    from dragoman.data.catalogue_page import catalogue, print_catalogue
+
+    print_json(catalogue()) if json else print_catalogue()
+
+
+def get(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A name of `dragoman data list`, mtdata:ID, or a .toml file with an entry of your own.",
+        ),
+    ],
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to put the files; corpora/NAME if not given.")
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="DIR", help="Use files and archives that lie here in place of downloads."
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Get a corpus: download, verify and unpack it. What is there already is not fetched again."""
+    from dragoman.data.catalogue_page import bring, print_sources
+
+    directory, sources, recipe = bring(name, to, from_)
+    if json:
+        print_json({"directory": str(directory), **sources})
+    else:
+        print_sources(directory, sources, recipe)
 
 
 def prepare(
@@ -40,6 +76,8 @@ def show(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_,
+    "get": get,
     "prepare": prepare,
     "show": show,
 }

@@ -19,6 +19,7 @@ from typing import Any
 
 import zstandard
 
+from dragoman.data.catalogue import how_to_get
 from dragoman.errors import UserError
 
 CHUNK_BYTES = 1 << 20  # of the first side: about 9,000 lines, 0.1 s of work
@@ -38,9 +39,9 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UserError(
-            "there is no such file", where=path, fix="correct the path in [data] of the recipe"
-        ) from error
+        command = how_to_get(path)
+        fix = f"run `{command}` in this directory" if command else "correct the path in [data] of the recipe"
+        raise UserError("there is no such file", where=path, fix=fix) from error
     except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise UserError(
             f"the compressed file is damaged or cut off ({error})", where=path, fix="get the file again"

@@ -6,7 +6,16 @@ from contextlib import contextmanager
 from functools import partial
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 
 class Stages:
@@ -38,3 +47,23 @@ class Stages:
         self.seconds[name] = round(time.monotonic() - started, 2)
         if not self._has_bars:
             self.say(f"{name}: {self.seconds[name]:.1f} s")
+
+    @contextmanager
+    def bars(self) -> Iterator[Callable[[str, int, int | None], None]]:
+        """Show the bytes of several files at once; call what this gives with name, bytes so far and in all."""
+        columns = (
+            TextColumn("{task.description:<20}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._console, disable=not self._has_bars) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def show(name: str, so_far: int, total: int | None) -> None:
+                if name not in tasks:
+                    tasks[name] = bars.add_task(name, total=None)
+                bars.update(tasks[name], completed=so_far, total=total)
+
+            yield show
