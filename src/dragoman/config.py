@@ -5,72 +5,58 @@ A field marked ``may_change`` can differ when a run is resumed; any other change
 the run another experiment, and is refused. ``docs/config.md`` is generated from this file.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-TSV_ENDINGS = (".tsv", ".tsv.gz", ".tsv.xz", ".tsv.zst")
-BUILTIN = "builtin"  # the corpus Dragoman writes itself: "builtin", or "builtin:250000" for a size
-
-
-def setting(default: Any, description: str, *, may_change: bool = False, **limits: Any) -> Any:
-    """Declare a field: its default, its meaning in one sentence, and whether a resumed run may change it."""
-    extra: dict[str, Any] | None = {"may_change": True} if may_change else None
-    return Field(default, description=description, json_schema_extra=extra, **limits)
-
-
-def _as_corpora(value: object) -> object:
-    """Read the three ways to name a corpus into one: a name, or a tuple of (src, tgt) pairs and tsv paths."""
-    if isinstance(value, str):
-        return (value,) if value.endswith(TSV_ENDINGS) else value
-    if not isinstance(value, list | tuple):
-        return value
-    items = list(value)
-    if len(items) == 2 and all(isinstance(item, str) and not item.endswith(TSV_ENDINGS) for item in items):
-        items = [items]
-    return tuple(tuple(item) if isinstance(item, list) else item for item in items)
-
-
-def _check_corpora(value: object) -> object:
-    value = _as_corpora(value)
-    if isinstance(value, str):
-        name, _, size = value.partition(":")
-        if name == BUILTIN and (not size or (size.isdigit() and int(size) > 0)):
-            return value
-        raise ValueError(f'unknown corpus name "{value}"; give "builtin", a pair [src, tgt], or a .tsv file')
-    if isinstance(value, tuple) and value:
-        for item in value:
-            is_pair = isinstance(item, tuple) and len(item) == 2 and all(isinstance(x, str) for x in item)
-            if not is_pair and not (isinstance(item, str) and item.endswith(TSV_ENDINGS)):
-                raise ValueError(
-                    "each corpus is a pair [src, tgt] of paths, or the path of a two-column .tsv"
-                )
-        return value
-    raise ValueError('give a pair [src, tgt] of paths, a list of such pairs, a .tsv file, or "builtin"')
-
-
-Corpus = tuple[str, str] | str
-Corpora = Annotated[str | tuple[Corpus, ...], BeforeValidator(_check_corpora)]
-
+from dragoman.corpus import Corpora, Corpus, Language
+from dragoman.settings import Section, setting
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
 class Data(Section):
-    """Which text to learn from. A corpus is a pair `[src, tgt]` of paths, a list of such pairs, the path of a
-    two-column `.tsv`, or `"builtin"`; `.gz`, `.xz` and `.zst` files are read as they are. A change of these
-    paths is allowed in a resumed run as long as the text is the same."""
+    """Which text to learn from. A corpus is a pair `[src, tgt]` of paths, the path of a file that holds both sides
+    (`.tsv`, `.tmx`, `.xml`), or `"builtin"`; several are a list of these, or of tables with more to say
+    (below). `.gz`, `.xz`, `.zst` and `.bz2` files are read as they are. A change of paths is allowed in a resumed
+    run as long as the text is the same."""
 
-    src_lang: str = setting("en", "Language of the source side, as a code.")
-    tgt_lang: str = setting("de", "Language of the target side, as a code.")
+    src_lang: Language = setting("en", "Language of the source side, as a code.")
+    tgt_lang: Language = setting("de", "Language of the target side, as a code.")
     train: Corpora = setting(..., "The corpora to train on.", may_change=True)
     dev: Corpora = setting(..., "Text to evaluate on while training.", may_change=True)
     test: Corpora | None = setting(None, "Text to score the best model on at the end.", may_change=True)
+    temperature: float = setting(
+        1.0, "Above 1, small corpora are seen more often and large ones less, with an epoch as long as before: the "
+        "share of a corpus is its share of the pairs to the power of 1/temperature.", ge=1
+    )  # fmt: skip
     directory: str = setting("datasets", "Where prepared datasets are kept.", may_change=True)
+
+    def languages(self, corpus: Corpus) -> tuple[str, str]:
+        """Return the languages of both sides of a corpus."""
+        return corpus.src_lang or self.src_lang, corpus.tgt_lang or self.tgt_lang
+
+    @property
+    def language_pairs(self) -> tuple[tuple[str, str], ...]:
+        """The language pairs to train on, each once, in the order of the corpora."""
+        return tuple(dict.fromkeys(map(self.languages, self.train)))
+
+    @property
+    def src_languages(self) -> str:
+        """The languages to translate from, as people read them: ``en``, or ``de, en``."""
+        return ", ".join(sorted({src for src, _ in self.language_pairs}))
+
+    @property
+    def tgt_languages(self) -> str:
+        """The languages to translate into, as people read them."""
+        return ", ".join(sorted({tgt for _, tgt in self.language_pairs}))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The target languages that a source line has to name; none where there is but one."""
+        targets = sorted({tgt for _, tgt in self.language_pairs})
+        return tuple(targets) if len(targets) > 1 else ()
 
 
 class Filter(Section):
@@ -307,7 +293,8 @@ class Contradictions(ValueError):
         self.problems = problems
 
 
-def _contradictions(recipe: Recipe) -> Any:
+def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    yield from _contradictions_of_text(recipe.data)
     model, train, schedule = recipe.model, recipe.train, recipe.schedule
     if model.d_model % model.heads:
         yield (
@@ -355,3 +342,17 @@ def _contradictions(recipe: Recipe) -> Any:
             f"average_last is {train.average_last} but only {recipe.checkpoint.keep_last} checkpoints are kept",
             f"set checkpoint.keep_last to at least {train.average_last}, or lower train.average_last",
         )
+
+
+def _contradictions_of_text(data: Data) -> Iterator[tuple[str, str, str]]:
+    trained = {tgt for _, tgt in data.language_pairs}
+    for split, corpora in (("dev", data.dev), ("test", data.test or ())):
+        for _, tgt in sorted({data.languages(corpus) for corpus in corpora}):
+            if tgt not in trained:
+                yield (
+                    f"data.{split}",
+                    f"{split} is translated into {tgt}, which no training corpus is",
+                    f'correct tgt_lang, or train on a corpus with tgt_lang = "{tgt}"',
+                )
+        if any(corpus.weight != 1 for corpus in corpora):
+            yield (f"data.{split}", f"{split} has a weight, but is always used once", "remove the weight")

@@ -15,7 +15,10 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from dragoman.config import Contradictions, Recipe
+from dragoman.corpus import Corpus
 from dragoman.errors import UserError, UserErrors
+
+CORPORA = ("data.train", "data.dev", "data.test")  # fields that hold tables of their own
 
 
 def built_in_recipes() -> dict[str, str]:
@@ -69,6 +72,10 @@ def changed_fields(old: Recipe, new: Recipe) -> list[tuple[str, Any, Any]]:
         before, after = _get(old, name), _get(new, name)
         if before != after and not may_change:
             changes.append((name, before, after))
+    # Other corpora are other data, which the dataset's fingerprint tells; their weights are in no dataset.
+    before, after = ([corpus.weight for corpus in recipe.data.train] for recipe in (old, new))
+    if before != after and len(before) == len(after):
+        changes.append(("data.train.weight", before, after))
     return changes
 
 
@@ -93,14 +100,21 @@ def reference() -> str:
         model = section.annotation
         assert isinstance(model, type)
         assert issubclass(model, BaseModel)
-        lines += ["", f"## [{section_name}]", "", " ".join((model.__doc__ or "").split()), ""]
-        lines += ["| setting | default | meaning |", "|---|---|---|"]
-        for name, field in model.model_fields.items():
-            extra = field.json_schema_extra
-            mark = " ↻" if isinstance(extra, dict) and extra.get("may_change") else ""
-            default = "required" if field.is_required() else _as_toml(field.default)
-            lines.append(f"| `{name}`{mark} | {default} | {field.description} |")
+        lines += ["", f"## [{section_name}]", *_table(model)]
+        if section_name == "data":
+            lines += ["", "### [[data.train]], [[data.dev]], [[data.test]]", *_table(Corpus)]
     return "\n".join(lines) + "\n"
+
+
+def _table(model: type[BaseModel]) -> Iterator[str]:
+    """Yield what a section is for, and a row for each of its settings."""
+    yield from ("", " ".join((model.__doc__ or "").split()), "")
+    yield from ("| setting | default | meaning |", "|---|---|---|")
+    for name, field in model.model_fields.items():
+        extra = field.json_schema_extra
+        mark = " ↻" if isinstance(extra, dict) and extra.get("may_change") else ""
+        default = "required" if field.is_required() else _as_toml(field.default)
+        yield f"| `{name}`{mark} | {default} | {field.description} |"
 
 
 def _as_toml(value: object) -> str:
@@ -146,6 +160,7 @@ def _get(recipe: Recipe, name: str) -> Any:
 def _explain(error: ValidationError, source: str, overridden: set[str]) -> Iterator[UserError]:
     """Turn pydantic's findings into what / where / fix."""
     known = [name for name, _ in field_names()]
+    known += [f"{corpora}.{field}" for corpora in CORPORA for field in Corpus.model_fields]
     sections = list(Recipe.model_fields)
     seen = set()  # a union reports each of its branches; the first says what was expected
     for found in error.errors():
@@ -156,13 +171,16 @@ def _explain(error: ValidationError, source: str, overridden: set[str]) -> Itera
             continue
         path = [str(part) for part in found["loc"]]
         name = ".".join(path[:2])
-        if name in seen:
-            continue
-        seen.add(name)
         where = _where(source, name, overridden)
+        in_table = name in CORPORA and len(path) == 4  # such as data.train.0.weight
+        if in_table:
+            name, where = f"{name}.{path[3]}", f"{where}, corpus {int(path[2]) + 1}"
+        if (name, where) in seen:
+            continue
+        seen.add((name, where))
         if found["type"] == "extra_forbidden":
             yield UserError(f"there is no setting {name}", where=where, fix=_suggest(name, known, sections))
-        elif found["type"] == "missing" and len(path) <= 2:
+        elif found["type"] == "missing" and (in_table or len(path) <= 2):
             yield UserError(
                 f"{name} is missing", where=where, fix="add it; `dragoman recipes` shows examples"
             )

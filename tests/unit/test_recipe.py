@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.config import Recipe
+from dragoman.config import Corpus, Recipe
 from dragoman.errors import UserError
 from dragoman.recipe import (
     built_in_recipes,
@@ -33,13 +33,21 @@ def test_built_in_recipes_load_and_round_trip(name):
     assert built_in_recipes()[name].startswith("#"), "a recipe begins by saying what to expect of it"
 
 
+pair_of_files = st.tuples(*(st.text().map(lambda name, side=side: name + side) for side in (".en", ".de")))
+some_files = pair_of_files | st.text().map(lambda name: name + ".tsv")
+a_corpus = some_files | st.fixed_dictionaries(
+    {"files": some_files},
+    optional={"name": st.text(min_size=1), "weight": st.floats(0.01, 1e6), "licence": st.none() | st.text()},
+)
+
+
 @given(
     steps=st.integers(1, 10**9),
     dropout=st.floats(0, 1, exclude_max=True),
     epsilon=st.floats(0, 1e300, exclude_min=True),
     betas=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2),
     directory=st.text(),
-    train=st.lists(st.tuples(st.text(), st.text()) | st.text().map(lambda name: name + ".tsv"), min_size=1),
+    train=st.lists(a_corpus, min_size=1),
     decoder_layers=st.none() | st.integers(1, 99),
 )
 def test_a_saved_recipe_reads_back_equal(steps, dropout, epsilon, betas, directory, train, decoder_layers):
@@ -61,7 +69,7 @@ def test_overrides_are_toml_and_a_bare_word_is_a_string():
         ["model.layers = 2", 'data.dev=["a.en", "a.de"]', "optimizer.name=muon", "train.steps=5"],
     )
     assert recipe.model.layers == 2
-    assert recipe.data.dev == (("a.en", "a.de"),)
+    assert [corpus.files for corpus in recipe.data.dev] == [("a.en", "a.de")]
     assert recipe.optimizer.name == "muon"
     assert recipe.train.steps == 5
 
@@ -191,6 +199,57 @@ def test_a_mode_of_synchronisation_has_its_own_formats(sync, wire, fix):
     ]
 
 
+def test_a_corpus_can_be_set_and_its_mistakes_are_told_by_number():
+    recipe = parse_recipe(SHORTEST, "a.toml", ['data.train=[{files="a.tmx", weight=2}, ["b.en", "b.de"]]'])
+    assert [(corpus.files, corpus.weight) for corpus in recipe.data.train] == [
+        (("a.tmx",), 2.0),
+        (("b.en", "b.de"), 1.0),
+    ]
+    tables = (
+        "[[data.train]]\nfiles = 'a.tsv'\nweigth = 1\n[[data.train]]\nweight = 0\n[[data.dev]]\nfiles = 'x'\n"
+    )
+    steps = "[train]\nsteps = 1\ntokens_per_step = 1\n"
+    where = "a.toml, [data] train, corpus"
+    assert complaints(tables + steps) == [
+        ("there is no setting data.train.weigth", f"{where} 1", "did you mean data.train.weight?"),
+        ("data.train.files is missing", f"{where} 2", "add it; `dragoman recipes` shows examples"),
+        (
+            "data.train.weight: Input should be greater than 0 (given: 0)",
+            f"{where} 2",
+            "correct the value",
+        ),
+        (
+            'data.dev.files: "x" is no corpus by itself; give a pair [src, tgt] of paths, a file that holds both '
+            'sides (.tsv, .tmx, .xml), or "builtin"',
+            "a.toml, [data] dev, corpus 1",
+            "correct the value",
+        ),
+    ]
+
+
+def test_dev_has_no_weight_and_no_language_that_is_not_trained():
+    dev = '[{files="a.tsv", tgt_lang="fr"}, {files="b.tsv", weight=2}]'
+    assert complaints(SHORTEST, f"data.dev={dev}") == [
+        (
+            "dev is translated into fr, which no training corpus is",
+            "--set data.dev",
+            'correct tgt_lang, or train on a corpus with tgt_lang = "fr"',
+        ),
+        ("dev has a weight, but is always used once", "--set data.dev", "remove the weight"),
+    ]
+
+
+def test_a_resumed_run_keeps_its_weights_but_may_find_its_files_elsewhere():
+    def weighted(path, *weights):
+        tables = ", ".join(f'{{files="{path}{i}.tsv", weight={weight}}}' for i, weight in enumerate(weights))
+        return parse_recipe(SHORTEST, "a.toml", [f"data.train=[{tables}]"])
+
+    assert changed_fields(weighted("a", 1, 2), weighted("b", 1, 2)) == []
+    assert changed_fields(weighted("a", 1, 2), weighted("a", 1, 3)) == [
+        ("data.train.weight", [1.0, 2.0], [1.0, 3.0])
+    ]
+
+
 def test_a_recipe_is_a_path_or_a_built_in_name(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(SHORTEST)
@@ -209,8 +268,9 @@ def test_a_resumed_run_may_change_some_fields_and_no_others(name, may_change):
     old = parse_recipe(SHORTEST, "a.toml")
     section, _, field = name.partition(".")
     values = getattr(old, section)
-    new = old.model_copy(update={section: values.model_copy(update={field: "other"})})
-    expected = [] if may_change else [(name, getattr(values, field), "other")]
+    other = (Corpus(files=("a.en", "a.de")),) if name == "data.train" else "other"
+    new = old.model_copy(update={section: values.model_copy(update={field: other})})
+    expected = [] if may_change else [(name, getattr(values, field), other)]
     assert changed_fields(old, new) == expected
     assert changed_fields(old, old) == []
 
@@ -222,6 +282,9 @@ def test_the_reference_covers_every_setting():
         table = text.split(f"## [{section}]\n")[1].split("\n## ")[0]
         mark = " ↻" if may_change else ""
         assert f"| `{field}`{mark} | " in table
+    corpus = text.split("### [[data.train]], [[data.dev]], [[data.test]]\n")[1].split("\n## ")[0]
+    assert all(f"| `{field}`" in corpus for field in Corpus.model_fields)
+    assert "| `weight` | `1.0` |" in corpus
     assert "| `betas` | `[0.9, 0.997]` |" in text
     assert "| `steps` ↻ | required |" in text
     assert "| `decoder_layers` | – |" in text

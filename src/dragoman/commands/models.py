@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from dragoman.commands.options import BeamOption, JsonOption, ModelArgument, print_json
+from dragoman.commands.options import BeamOption, JsonOption, ModelArgument, ToOption, print_json
 
 
 def evaluate(
     model: ModelArgument,
-    src: Annotated[Path, typer.Option(help="Source text, a sentence a line.")],
-    ref: Annotated[Path, typer.Option(help="Reference translation, line by line.")],
+    src: Annotated[Path, typer.Option(help="Source text, a sentence a line; or .sgm, .xml, .tmx, .tsv.")],
+    ref: Annotated[Path, typer.Option(help="Reference translation; the same file if it holds both.")],
+    to: ToOption = None,
     beam: BeamOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -22,7 +23,7 @@ def evaluate(
     Every score comes with its 95 % interval."""
     from dragoman.decode.score import evaluate_model
 
-    result = evaluate_model(model, src, ref, beam=beam)
+    result = evaluate_model(model, src, ref, to=to, beam=beam)
     if json:
         print_json(result)
         return
@@ -38,6 +39,7 @@ def translate(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if not given.")
     ] = None,
+    to: ToOption = None,
     beam: BeamOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -45,7 +47,7 @@ def translate(
     from dragoman.decode.translator import Translator, resolve_model
 
     translator = Translator(resolve_model(model))
-    for translation in translator.translate(read_lines(file), beam=beam):
+    for translation in translator.translate(read_lines(file), beam=beam, to=to):
         if json:
             line = {"text": translation.text, "log_probability": translation.log_probability}
             print(jsonlib.dumps(line, ensure_ascii=False), flush=True)

@@ -24,6 +24,12 @@ HostsOption = Annotated[
 ]
 SshPortOption = Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the hosts' sshd.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ToOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LANGUAGE", help="Language to translate into, such as de; for a multilingual model."
+    ),
+]
 BeamOption = Annotated[int | None, typer.Option(min=1, help="Beam width; the model's own if not given.")]
 
 

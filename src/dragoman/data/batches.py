@@ -1,13 +1,13 @@
 """The plan of steps: which pairs are in which micro-batch of which step, for every epoch.
 
-The plan is a pure function of (lengths, settings, seed, epoch). It never looks at the world, so every worker
+The plan is a pure function of (lengths, mixture, settings, seed, epoch). It never looks at the world, so every worker
 computes the same one, any number of workers share the same micro-batches, and a resumed run continues at step
 k by asking for step k + 1.
 """
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
+from dragoman.data.mixture import Part, fewest_pairs, is_plain, pairs_of_epoch
 from dragoman.data.shards import Split
 from dragoman.data.tokenizer import BOS
 from dragoman.model.transformer import Batch
@@ -35,13 +36,20 @@ class Step:
 
 
 def plan_epoch(
-    lengths: np.ndarray, tokens_per_step: int, tokens_per_micro_batch: int, *, seed: int, epoch: int
+    lengths: np.ndarray,
+    tokens_per_step: int,
+    tokens_per_micro_batch: int,
+    *,
+    seed: int,
+    epoch: int,
+    num_steps: int | None = None,
 ) -> list[list[Indices]]:
     """Return the steps of one epoch, each a list of micro-batches of pair indices.
 
     Every pair occurs exactly once. Pairs of the same length are shuffled, laid out by length, cut into
     micro-batches of equal tokens, and the micro-batches are shuffled into steps: so a micro-batch holds hardly
-    any padding, and a step holds many lengths. Every epoch has the same number of steps.
+    any padding, and a step holds many lengths. Every epoch of the same pairs has the same number of steps;
+    where the pairs change from epoch to epoch, ``num_steps``, at most one a pair, keeps it the same.
     """
     random = np.random.default_rng([seed, epoch])
     src, tgt = lengths[:, 0].astype(np.int64), lengths[:, 1].astype(np.int64)
@@ -53,12 +61,15 @@ def plan_epoch(
 
     tokens_before = np.cumsum(tgt[order]) - tgt[order]
     total = int(tgt.sum())
-    num_steps = max(1, round(total / tokens_per_step))
+    fixed = num_steps is not None
+    num_steps = num_steps or max(1, round(total / tokens_per_step))
     per_step = max(1, round(tokens_per_step / tokens_per_micro_batch))
     micro_of_pair = tokens_before * (num_steps * per_step) // total
     # A sentence longer than its share leaves the next micro-batch empty; only those that exist are kept.
     cuts = np.flatnonzero(np.diff(micro_of_pair)) + 1
     micro_batches = np.split(order, cuts)
+    if fixed and len(micro_batches) < num_steps:
+        micro_batches = np.array_split(order, num_steps)
     places = random.permutation(len(micro_batches))
     bounds = np.arange(num_steps + 1) * len(micro_batches) // num_steps
     steps = [
@@ -73,11 +84,19 @@ class Plan:
     """The steps of a whole run, numbered from 1, epoch after epoch."""
 
     def __init__(
-        self, lengths: np.ndarray, tokens_per_step: int, tokens_per_micro_batch: int, *, seed: int
+        self,
+        lengths: np.ndarray,
+        tokens_per_step: int,
+        tokens_per_micro_batch: int,
+        *,
+        seed: int,
+        parts: Sequence[Part] = (),
     ) -> None:
+        """Plan over all pairs, or over the mixture that ``parts``, the corpora of the split, describe."""
         self._lengths = lengths
         self._settings = (tokens_per_step, tokens_per_micro_batch)
         self._seed = seed
+        self._parts = [] if is_plain(parts) else list(parts)
         self._epoch, self._steps = 0, self._plan(0)
         self.steps_per_epoch = len(self._steps)
 
@@ -91,7 +110,21 @@ class Plan:
         return Step(number, epoch, micro_batches, tokens)
 
     def _plan(self, epoch: int) -> list[list[Indices]]:
-        return plan_epoch(self._lengths, *self._settings, seed=self._seed, epoch=epoch)
+        if not self._parts:
+            return plan_epoch(self._lengths, *self._settings, seed=self._seed, epoch=epoch)
+        seen = pairs_of_epoch(self._parts, seed=self._seed, epoch=epoch)
+        steps = plan_epoch(
+            self._lengths[seen], *self._settings, seed=self._seed, epoch=epoch, num_steps=self._num_steps()
+        )
+        return [[seen[indices] for indices in step] for step in steps]
+
+    def _num_steps(self) -> int:
+        """Return the steps of every epoch: those of an average one, and no more than the smallest has pairs."""
+        tokens, first = 0.0, 0
+        for part in self._parts:
+            tokens += part.weight * float(self._lengths[first : first + part.pairs, 1].sum())
+            first += part.pairs
+        return max(1, min(round(tokens / self._settings[0]), fewest_pairs(self._parts)))
 
 
 def plan_evaluation(lengths: np.ndarray, tokens_per_micro_batch: int) -> list[Indices]:

@@ -2,28 +2,60 @@
 
 A corpus yields chunks, and a chunk decodes itself into source and target lines. Files are identified by the
 hash of their bytes, so a file that moves is still the same corpus; hashes are remembered by the file's size,
-time and inode, so that only new files are read.
+time and inode, so that only new files are read. What is said *about* a corpus comes from the recipe, or from
+the ``sources.json`` that ``dragoman data get`` writes beside the files it fetched.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
 import xxhash
 
-from dragoman.config import BUILTIN, Corpora, Recipe
+from dragoman import config
+from dragoman import corpus as named
+from dragoman.corpus import BUILTIN, COMPRESSIONS, SGML, ending
 from dragoman.data import builtin, grammar, lexicon, patterns
 from dragoman.data.formats import BLOCK_BYTES, read_chunks, reading
+from dragoman.data.testsets import read_sgml, read_xml
+from dragoman.data.tmx import read_tmx
+from dragoman.errors import UserError
 from dragoman.files import read_json, write_json
 
+SOURCES = "sources.json"  # beside files that were fetched
 HASHES = "hashes.json"  # in the directory of datasets
 SPLITS = ("train", "dev", "test")
 BUILTIN_PAIRS = {"train": 60_000, "dev": 500, "test": 1_000}
 BUILTIN_CHUNK_PAIRS = 5_000
+
+
+@dataclass(frozen=True)
+class About:
+    """What there is to say about a corpus beside its text."""
+
+    name: str
+    src_lang: str = "en"
+    tgt_lang: str = "de"
+    tag: str | None = None  # the target language that its source lines are to name, in a multilingual dataset
+    weight: float = 1.0
+    licence: str | None = None
+    source: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest says of it."""
+        return {
+            "name": self.name,
+            "languages": {"src": self.src_lang, "tgt": self.tgt_lang},
+            "weight": self.weight,
+            "licence": self.licence,
+            "source": self.source,
+        }
 
 
 class Lines(Protocol):
@@ -49,6 +81,10 @@ class Corpus(Protocol):
     """One source of pairs."""
 
     @property
+    def about(self) -> About:
+        """Its name, languages, weight and origin."""
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The files, or the name, that the user gave."""
 
@@ -64,14 +100,24 @@ class Corpus(Protocol):
 
 @dataclass(frozen=True)
 class FileCorpus:
-    """Two aligned files, or one two-column ``.tsv``."""
+    """Two files, or one that holds both sides, of a format that the ending of the first tells."""
 
     paths: tuple[str, ...]
+    about: About
+    keep_partial: bool = False  # also units that lack a side, for the rules to drop and count
 
     def size(self) -> int:
         return os.path.getsize(self.paths[0])
 
     def chunks(self) -> Iterator[Lines]:
+        languages = (self.about.src_lang, self.about.tgt_lang)
+        match [ending(path) for path in self.paths]:
+            case [".tmx"]:
+                return read_tmx(self.paths[0], languages, keep_partial=self.keep_partial)
+            case [".xml"]:
+                return read_xml(self.paths[0], languages)
+            case [src, _] if src in SGML:
+                return read_sgml(self.paths)
         return read_chunks(self.paths)
 
     def identity(self, hashes: "Hashes") -> list[Any]:
@@ -85,6 +131,7 @@ class BuiltinLines:
     split: str
     first_line: int
     size: int
+    reverse: bool = False
 
     @property
     def label(self) -> str:
@@ -92,15 +139,17 @@ class BuiltinLines:
 
     def decode(self) -> tuple[list[str], list[str]]:
         pairs = list(builtin.sentences(self.split, self.size, start=self.first_line - 1))
-        return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+        english, german = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+        return (german, english) if self.reverse else (english, german)
 
 
 @dataclass(frozen=True)
 class BuiltinCorpus:
-    """The first pairs of a split of the corpus that Dragoman writes itself."""
+    """The first pairs of a split of the corpus that Dragoman writes itself: English and German, or the reverse."""
 
     split: str
     pairs: int
+    about: About = About(BUILTIN)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -110,8 +159,10 @@ class BuiltinCorpus:
         return self.pairs
 
     def chunks(self) -> Iterator[Lines]:
+        reverse = (self.about.src_lang, self.about.tgt_lang) == ("de", "en")
         for start in range(0, self.pairs, BUILTIN_CHUNK_PAIRS):
-            yield BuiltinLines(self.split, start + 1, min(BUILTIN_CHUNK_PAIRS, self.pairs - start))
+            pairs = min(BUILTIN_CHUNK_PAIRS, self.pairs - start)
+            yield BuiltinLines(self.split, start + 1, pairs, reverse)
 
     def identity(self, hashes: "Hashes") -> list[Any]:
         return [BUILTIN, self.split, self.pairs, _builtin_hash()]
@@ -123,22 +174,67 @@ def _builtin_hash() -> str:
     return xxhash.xxh3_128_hexdigest(b"".join(sources))
 
 
-def corpora(recipe: Recipe) -> dict[str, list[Corpus]]:
+def corpora(recipe: config.Recipe) -> dict[str, list[Corpus]]:
     """Return the corpora of each split that the recipe names."""
+    data = recipe.data
+    named = {"train": data.train, "dev": data.dev, "test": data.test or ()}
     return {
-        split: list(_corpora(split, value))
-        for split in SPLITS
-        if (value := getattr(recipe.data, split)) is not None
+        split: [_corpus(split, corpus, _about(corpus, data)) for corpus in each]
+        for split, each in named.items()
+        if each
     }
 
 
-def _corpora(split: str, value: Corpora) -> Iterator[Corpus]:
-    if isinstance(value, str):
-        pairs = value.partition(":")[2]
-        yield BuiltinCorpus(split, int(pairs) if pairs else BUILTIN_PAIRS[split])
-        return
-    for item in value:
-        yield FileCorpus((item,) if isinstance(item, str) else item)
+def _corpus(split: str, corpus: named.Corpus, about: About) -> Corpus:
+    name, _, pairs = corpus.files[0].partition(":")
+    if name == BUILTIN:
+        return BuiltinCorpus(split, int(pairs) if pairs else BUILTIN_PAIRS[split], about)
+    return FileCorpus(corpus.files, about, keep_partial=split == "train")
+
+
+def _about(corpus: named.Corpus, data: config.Data) -> About:
+    known = _known_sources(corpus.files)
+    src_lang, tgt_lang = data.languages(corpus)
+    return About(
+        name=corpus.name or known.get("corpus") or _name(corpus.files),
+        src_lang=src_lang,
+        tgt_lang=tgt_lang,
+        tag=tgt_lang if data.tags else None,
+        weight=corpus.weight,
+        licence=corpus.licence or known.get("licence"),
+        source=corpus.source or known.get("source"),
+    )
+
+
+def _name(files: tuple[str, ...]) -> str:
+    """Return the words that the names of the files begin with alike."""
+    names = [os.path.basename(path) for path in files]
+    for compression in COMPRESSIONS:
+        names = [name.removesuffix(compression) for name in names]
+    if len(names) == 1:
+        return os.path.splitext(names[0].partition(":")[0])[0]
+    words = zip(*(re.split(r"([._-])", name) for name in names), strict=False)
+    alike = "".join(src for src, _ in takewhile(lambda pair: pair[0] == pair[1], words))
+    return alike.rstrip("._-") or names[0]
+
+
+def _known_sources(files: tuple[str, ...]) -> dict[str, Any]:
+    """Return what is on record beside the files about the first that is on record, or nothing."""
+    for path in files:
+        record = Path(path).parent / SOURCES
+        try:
+            entry = read_json(record)["files"].get(os.path.basename(path))
+        except OSError:  # mostly: there is none
+            continue
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(
+                f"{SOURCES} cannot be read",
+                where=str(record),
+                fix="get the corpus again, or delete this file",
+            ) from None
+        if isinstance(entry, dict):
+            return entry
+    return {}
 
 
 class Hashes:

@@ -5,6 +5,7 @@ it is part of the work that a pool of processes shares. Only ``\\n`` ends a line
 inside sentences, and a reader that splits there shifts every later pair by one.
 """
 
+import bz2
 import codecs
 import io
 import lzma
@@ -25,10 +26,11 @@ from dragoman.errors import UserError
 CHUNK_BYTES = 1 << 20  # of the first side: about 9,000 lines, 0.1 s of work
 BLOCK_BYTES = 1 << 18  # read from the disk at a time
 
-# Decompressors of these three libraries share one interface: decompress(), eof, unused_data.
+# Decompressors of these libraries share one interface: decompress(), eof, unused_data.
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=31),
     ".xz": lzma.LZMADecompressor,
+    ".bz2": bz2.BZ2Decompressor,
     ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
 }
 
@@ -43,13 +45,19 @@ def reading(path: str) -> Iterator[None]:
         fix = f"run `{command}` in this directory" if command else "correct the path in [data] of the recipe"
         raise UserError("there is no such file", where=path, fix=fix) from error
     except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise UserError(
-            f"the compressed file is damaged or cut off ({error})", where=path, fix="get the file again"
-        ) from error
+        raise _damaged(path, error) from error
     except OSError as error:
+        if error.errno is None:  # bz2's own
+            raise _damaged(path, error) from error
         raise UserError(
             f"cannot read this file ({error.strerror})", where=path, fix="give a readable file"
         ) from error
+
+
+def _damaged(path: str, error: Exception) -> UserError:
+    return UserError(
+        f"the compressed file is damaged or cut off ({error})", where=path, fix="get the file again"
+    )
 
 
 class _Decompressed(io.RawIOBase):
@@ -128,10 +136,10 @@ class Chunk:
         return [row[0] for row in rows], [row[1] for row in rows]
 
 
-def decode_lines(data: bytes, path: str, first_line: int) -> list[str]:
-    """Return the lines in ``data`` without their ends; what is not UTF-8 is an error that names its line."""
+def decode_text(data: bytes, path: str, first_line: int) -> str:
+    """Return ``data`` as text; what is not UTF-8 is an error that names its line."""
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = first_line + data.count(b"\n", 0, error.start)
         raise UserError(
@@ -139,6 +147,11 @@ def decode_lines(data: bytes, path: str, first_line: int) -> list[str]:
             where=f"{path}, line {line}",
             fix="correct the line, or convert the file, for example with iconv -f LATIN1 -t UTF-8",
         ) from None
+
+
+def decode_lines(data: bytes, path: str, first_line: int) -> list[str]:
+    """Return the lines in ``data`` without their ends."""
+    text = decode_text(data, path, first_line)
     return text.removesuffix("\n").replace("\r\n", "\n").removesuffix("\r").split("\n")
 
 

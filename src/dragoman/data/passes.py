@@ -45,6 +45,7 @@ class Frame:
     offset: int
     size: int
     is_new: Array  # bool, one a row; False: the pair occurred before
+    tag: str | None = None  # the target language that the source lines are to name
 
     def rows(self, spool: Path) -> Iterator[list[str]]:
         """Yield the line number, source and target of every row."""
@@ -87,9 +88,10 @@ def count_new(frames: Sequence[Frame]) -> int:
     return sum(int(frame.is_new.sum()) for frame in frames)
 
 
-def learn(frames: Sequence[Frame], spool: Path, settings: Vocab) -> bytes:
-    """Return the model file of a vocabulary learned from a sample of the spool."""
-    return train(sample(frames, spool, settings.sample_pairs), settings.size, settings.character_coverage)
+def learn(frames: Sequence[Frame], spool: Path, settings: Vocab, tags: Sequence[str] = ()) -> bytes:
+    """Return the model file of a vocabulary learned from a sample of the spool, with the tags of languages."""
+    sentences = sample(frames, spool, settings.sample_pairs)
+    return train(sentences, settings.size, settings.character_coverage, tags)
 
 
 def sample(frames: Sequence[Frame], spool: Path, wanted: int) -> Iterator[str]:
@@ -115,7 +117,8 @@ def encode(frame: Frame, spool: Path, model: Path, max_length: int) -> Encoded:
             rows.append(row)
         else:
             tally.drop(DUPLICATE, f"{frame.label}:{row[0]}", row[1], row[2])
-    src, tgt = (tokenizer.encode_packed([row[side] for row in rows]) for side in (1, 2))
+    src = tokenizer.encode_packed([row[1] for row in rows], frame.tag)
+    tgt = tokenizer.encode_packed([row[2] for row in rows])
     lengths = tokenizer.packed_lengths(src, tgt)
     fits = (lengths <= max_length).all(axis=1)
     for index in np.flatnonzero(~fits):

@@ -5,6 +5,7 @@ earlier attempt. Its directory is named by the fingerprint of all that made it, 
 found. It is built under a temporary name and renamed when whole: what fails before leaves nothing behind.
 """
 
+import copy
 import fcntl
 import json
 import platform
@@ -13,9 +14,10 @@ import socket
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,12 @@ from dragoman.data.passes import Frame, HashSet, clean, count_new, encode, learn
 from dragoman.data.pool import Pool
 from dragoman.data.progress import Stages
 from dragoman.data.rules import FILTER_NAMES
-from dragoman.data.shards import FORMAT, TOKENIZER, Dataset, ShardWriter, write_manifest, write_text
+from dragoman.data.shards import FORMAT, MANIFEST, TOKENIZER, Dataset, ShardWriter, write_manifest, write_text
 from dragoman.data.tally import Tally
 from dragoman.data.text import normalise_lines, pair_hash
-from dragoman.data.tokenizer import Tokenizer
+from dragoman.data.tokenizer import Tokenizer, tagged
 from dragoman.errors import UserError
-from dragoman.files import beside, disk_errors, publish_directory, remove_unfinished
+from dragoman.files import beside, disk_errors, publish_directory, remove_unfinished, write_json
 from dragoman.machine import usable_cores
 
 LOCK = ".lock"  # in the directory of datasets
@@ -44,15 +46,17 @@ SPOOL = "spool"  # in an unfinished dataset
 def fingerprint(recipe: Recipe) -> str:
     """Return 16 hex digits that stand for the content of all files and all settings that shape a dataset."""
     hashes = Hashes(Path(recipe.data.directory))
+    splits = corpora(recipe)
     made_from = {
         "format": FORMAT,
         "sentencepiece": version("sentencepiece"),
-        "languages": [recipe.data.src_lang, recipe.data.tgt_lang],
+        "languages": {
+            split: [[corpus.about.src_lang, corpus.about.tgt_lang] for corpus in each]
+            for split, each in splits.items()
+        },
         "filter": recipe.filter.model_dump(),
         "vocab": recipe.vocab.model_dump(),
-        "corpora": {
-            split: [corpus.identity(hashes) for corpus in each] for split, each in corpora(recipe).items()
-        },
+        "corpora": {split: [corpus.identity(hashes) for corpus in each] for split, each in splits.items()},
     }
     hashes.save()
     return xxhash.xxh3_64_hexdigest(json.dumps(made_from, sort_keys=True).encode())
@@ -69,7 +73,7 @@ def prepare(recipe: Recipe, *, workers: int | None = None, progress: bool = True
     path = directory / fingerprint(recipe)
     if dataset := _find(path):
         stages.say(f"{path} is there already")
-        return dataset
+        return _relabel(dataset, recipe)
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         with _locked(directory, stages):
@@ -80,6 +84,18 @@ def prepare(recipe: Recipe, *, workers: int | None = None, progress: bool = True
     pairs = dataset.manifest["splits"]["train"]["pairs"]
     stages.say(f"{path}: {pairs:,} pairs to train on, {dataset.vocab_size:,} subwords")
     return dataset
+
+
+def _relabel(dataset: Dataset, recipe: Recipe) -> Dataset:
+    """Let the manifest say what the recipe says now of paths, names, weights and origin, which shape no file."""
+    manifest = copy.deepcopy(dataset.manifest)
+    for split, each in corpora(recipe).items():
+        for facts, corpus in zip(manifest["splits"][split]["corpora"], each, strict=True):
+            facts |= {**corpus.about.facts(), "paths": list(corpus.paths)}
+    if manifest != dataset.manifest:
+        with suppress(OSError):  # a dataset that may only be read serves as well
+            write_json(dataset.path / MANIFEST, manifest)
+    return Dataset(dataset.path, manifest)
 
 
 def _find(path: Path) -> Dataset | None:
@@ -124,7 +140,8 @@ def _build(recipe: Recipe, path: Path, stages: Stages, workers: int) -> None:
             temporary,
             {
                 "fingerprint": path.name,
-                "languages": {"src": recipe.data.src_lang, "tgt": recipe.data.tgt_lang},
+                "languages": {"src": recipe.data.src_languages, "tgt": recipe.data.tgt_languages},
+                "tags": list(recipe.data.tags),
                 "settings": {"filter": recipe.filter.model_dump(), "vocab": recipe.vocab.model_dump()},
                 "vocab": vocab,
                 "splits": {name: split.facts(hashes) for name, split in splits.items()},
@@ -167,13 +184,28 @@ class _Split:
             total.add(tally)
         return total
 
+    def rows(self) -> list[tuple[slice, str | None]]:
+        """Return where the lines of each corpus stand among those of all, and their tag; of dev and test."""
+        ends = list(accumulate(tally.lines for tally in self.tallies))
+        tags = [corpus.about.tag for corpus in self.corpora]
+        return list(zip(map(slice, [0, *ends], ends), tags, strict=True))
+
+    def tagged(self, src: list[str]) -> list[str]:
+        """Return the source lines of all corpora, each with the tag it needs."""
+        return [line for rows, tag in self.rows() for line in tagged(src[rows], tag)]
+
     def facts(self, hashes: Hashes) -> dict[str, Any]:
         """Return what the manifest says of this split."""
         facts = {**self.total.counts(), "shards": self.shards}
         if self.overlap is not None:
             facts["overlap_with_train"] = self.overlap
         facts["corpora"] = [
-            {"paths": list(corpus.paths), "content": corpus.identity(hashes), **tally.counts()}
+            {
+                **corpus.about.facts(),
+                "paths": list(corpus.paths),
+                "content": corpus.identity(hashes),
+                **tally.counts(),
+            }
             for corpus, tally in zip(self.corpora, self.tallies, strict=True)
         ]
         return facts
@@ -192,13 +224,14 @@ def _write_files(
         with stages.stage("clean", sum(corpus.size() for corpus in train.corpora)) as advance:
             frames, seen = _clean(train, spool, recipe.filter, pool, advance)
         with stages.stage("vocabulary"), Pool(min(workers, 1)) as learner:  # a process gives its memory back
-            (learned,) = learner.map(partial(learn, spool=spool, settings=recipe.vocab), [frames])
+            task = partial(learn, spool=spool, settings=recipe.vocab, tags=recipe.data.tags)
+            (learned,) = learner.map(task, [frames])
             model.write_bytes(learned)
         tokenizer = Tokenizer(learned)
         with stages.stage("encode", sum(len(frame.is_new) for frame in frames)) as advance:
             writer = ShardWriter(directory / "train", tokenizer.dtype)
-            task = partial(encode, spool=spool, model=model, max_length=recipe.filter.max_length)
-            for frame, encoded in zip(frames, pool.map(task, frames), strict=True):
+            encoding = partial(encode, spool=spool, model=model, max_length=recipe.filter.max_length)
+            for frame, encoded in zip(frames, pool.map(encoding, frames), strict=True):
                 writer.add(encoded.src, encoded.tgt, encoded.lengths)
                 train.tallies[frame.corpus].add(encoded.tally)
                 advance(len(frame.is_new))
@@ -207,7 +240,7 @@ def _write_files(
     spool.unlink()
     with stages.stage("encode dev and test"):
         for name, (src, ref) in held_out.items():
-            write_text(directory, name, src, ref)
+            write_text(directory, name, splits[name].tagged(src), ref)
             _encode_held_out(directory / name, splits[name], src, normalise_lines(ref), tokenizer, seen)
     return {
         "size": tokenizer.size,
@@ -241,7 +274,8 @@ def _clean(
                 is_new = seen.add(cleaned.hashes)
                 if not settings.duplicates:
                     is_new[:] = True
-                frames.append(Frame(index, cleaned.label, file.tell(), len(cleaned.frame), is_new))
+                place = (file.tell(), len(cleaned.frame))
+                frames.append(Frame(index, cleaned.label, *place, is_new, corpus.about.tag))
                 file.write(cleaned.frame)
                 train.tallies[index].add(cleaned.tally)
                 advance(cleaned.size)
@@ -253,16 +287,14 @@ def _encode_held_out(
     directory: Path, split: _Split, src: list[str], tgt: list[str], tokenizer: Tokenizer, seen: HashSet
 ) -> None:
     """Write the shards of dev or test, and count what train has of it."""
-    packed_src, packed_tgt = tokenizer.encode_packed(src), tokenizer.encode_packed(tgt)
+    packed_src = [line for rows, tag in split.rows() for line in tokenizer.encode_packed(src[rows], tag)]
+    packed_tgt = tokenizer.encode_packed(tgt)
     lengths = tokenizer.packed_lengths(packed_src, packed_tgt)
     writer = ShardWriter(directory, tokenizer.dtype)
     writer.add(b"".join(packed_src), b"".join(packed_tgt), lengths)
     split.shards = writer.close()
-    first = 0
-    for tally in split.tallies:
-        rows = slice(first, first + tally.lines)
+    for tally, (rows, _) in zip(split.tallies, split.rows(), strict=True):
         tally.keep(src[rows], tgt[rows], lengths[rows].sum(axis=0))
-        first = rows.stop
     hashes = np.array([pair_hash(*pair) for pair in zip(src, tgt, strict=True)], np.uint64)
     split.overlap = int(seen.contains(hashes).sum())
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dragoman.errors import UserError
 from dragoman.files import read_json, sha256, write_json
 
-FORMAT = 1  # of the files, and of what is done to the text; part of every fingerprint
+FORMAT = 2  # of the files, and of what is done to the text; part of every fingerprint
 MANIFEST = "manifest.json"
 TOKENIZER = "sentencepiece.model"
 SIDES = ("src", "tgt")

@@ -3,11 +3,15 @@
 Text is normalised before it comes here (``text.normalise``), so SentencePiece's own normalisation is off. The
 first four pieces are the same in every vocabulary, and the number of pieces that a model sees is a multiple
 of 8, which matrix multiplication likes: what is missing is filled up with pieces that never occur.
+
+The vocabulary of a multilingual model has a piece for each target language, the tag. A source line names its
+target by beginning with the word ``<2de>``; nothing else that reads like a tag becomes one.
 """
 
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +28,28 @@ BYTE_FALLBACK_SIZE = 4000
 MAX_CACHED_WORDS = 1 << 19  # about 100 MB
 
 
-def train(sentences: Iterable[str], size: int, character_coverage: float = 1.0) -> bytes:
+def tag(language: str) -> str:
+    """Return the word that a source line begins with to be translated into ``language``."""
+    return f"<2{language}>"
+
+
+def language_of(tag: str) -> str:
+    """Return the language of a tag."""
+    return tag.removeprefix("<2").removesuffix(">")
+
+
+def tagged(lines: list[str], language: str | None) -> list[str]:
+    """Put the tag of a language before each line, or nothing where there is no need to name it."""
+    return lines if language is None else [f"{tag(language)} {line}" for line in lines]
+
+
+def train(
+    sentences: Iterable[str], size: int, character_coverage: float = 1.0, tags: Sequence[str] = ()
+) -> bytes:
     """Learn a vocabulary of at most ``size`` pieces (rounded up to a multiple of 8); return the model file.
 
-    The result depends on the sentences and their order alone. A small text gives a smaller vocabulary.
+    The result depends on the sentences, their order and the languages to make ``tags`` for. A small text gives
+    a smaller vocabulary.
     """
     model = io.BytesIO()
     try:
@@ -44,6 +66,7 @@ def train(sentences: Iterable[str], size: int, character_coverage: float = 1.0) 
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
+            control_symbols=list(map(tag, tags)),  # such symbols are never made from text
             num_threads=1,  # BPE gains nothing from more, and the number would be written into the model
             minloglevel=3,
         )
@@ -87,7 +110,11 @@ class Tokenizer:
         self.size = padded(self.num_pieces)
         self._padding = [f"<unused{i}>" for i in range(self.size - self.num_pieces)]
         self.dtype: type[np.unsignedinteger] = np.uint16 if self.size <= 1 << 16 else np.uint32
-        self.byte_fallback = bool(self._model.is_byte(EOS + 1))
+        # The pieces after the first four: tags, which are control symbols, then bytes, then text.
+        controls = takewhile(self._model.is_control, range(EOS + 1, self.num_pieces))
+        self._tag_ids = {self._model.id_to_piece(id_): id_ for id_ in controls}
+        self.tags = tuple(map(language_of, self._tag_ids))
+        self.byte_fallback = bool(self._model.is_byte(EOS + 1 + len(self.tags)))
         self._words = _Words(lambda word: np.array(self._model.encode(word), self.dtype).tobytes())
 
     @classmethod
@@ -99,19 +126,33 @@ class Tokenizer:
         """Return the text of every id, the unused ones at the end included."""
         return [self._model.id_to_piece(i) for i in range(self.num_pieces)] + self._padding
 
+    def split_tag(self, line: str) -> tuple[str, str]:
+        """Return the tag that a source line begins with, or nothing, and the rest of the line."""
+        word, _, rest = line.partition(" ")
+        return (word, rest) if word in self._tag_ids else ("", line)
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each line with end-of-sentence."""
-        ids: list[list[int]] = self._model.encode(list(lines), out_type=int, add_eos=True, num_threads=1)
+        """Return the ids of each source line with end-of-sentence."""
+        split = [self.split_tag(line) for line in lines]
+        texts = [text for _, text in split]
+        ids: list[list[int]] = self._model.encode(texts, out_type=int, add_eos=True, num_threads=1)
+        for (word, _), each in zip(split, ids, strict=True):
+            if word:
+                each.insert(0, self._tag_ids[word])
         return ids
 
-    def encode_packed(self, lines: Sequence[str]) -> list[bytes]:
-        """Return what ``encode`` does, as the bytes of arrays of ``dtype``, and faster the longer the text.
+    def encode_packed(self, lines: Sequence[str], language: str | None = None) -> list[bytes]:
+        """Return the ids of lines of text with end-of-sentence, as bytes of arrays of ``dtype``.
+
+        This is faster than ``encode`` the longer the text. With a ``language``, each line gets its tag; the
+        lines themselves have none, and what reads like one is text.
 
         No piece reaches over a space, so a line is encoded word by word, and most words were seen before.
         """
         words = self._words.__getitem__
+        begin = np.array([self._tag_ids[tag(language)]] if language else [], self.dtype).tobytes()
         end = np.array([EOS], self.dtype).tobytes()
-        packed = [b"".join(map(words, line.split(" "))) + end for line in lines]
+        packed = [b"".join([begin, *map(words, line.split(" ")), end]) for line in lines]
         if len(self._words) > MAX_CACHED_WORDS:
             self._words.clear()  # the frequent ones are back after one chunk
         return packed

@@ -64,13 +64,14 @@ def export_model(
     manifests = [read_json(checkpoint / MANIFEST) for checkpoint in checkpoints]
     weights, digests = _mean_weights(checkpoints, manifests)
     positions = max(POSITIONS, recipe.filter.max_length)
-    spec = _build_spec(
-        weights, recipe.model, Tokenizer.load(tokenizer_path).pieces(), positions, checkpoints[-1]
-    )
+    tokenizer = Tokenizer.load(tokenizer_path)
+    spec = _build_spec(weights, recipe.model, tokenizer.pieces(), positions, checkpoints[-1])
     card = {
         "version": CARD_VERSION,
-        "src_lang": recipe.data.src_lang,
-        "tgt_lang": recipe.data.tgt_lang,
+        "src_lang": recipe.data.src_languages,
+        "tgt_lang": recipe.data.tgt_languages,
+        "tags": list(tokenizer.tags),  # of a multilingual model: the languages that a line can ask for
+        "pairs": [list(pair) for pair in recipe.data.language_pairs],
         "steps": [manifest["step"] for manifest in manifests],
         "checkpoint": _joint_hash(manifests),
         "weights": digests,

@@ -23,7 +23,7 @@ from typing import Any
 
 from dragoman.data.shards import Dataset
 from dragoman.decode.export import DamagedCheckpoint, checkpoint_hash, export_model
-from dragoman.decode.score import score
+from dragoman.decode.score import score, score_pairs
 from dragoman.decode.translator import CARD, Translator
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import (
@@ -195,12 +195,15 @@ class Evaluator:
         hypotheses = [translation.text for translation in translations]
         hypotheses_path = self._run.hypotheses / f"{set_name}-{model.name}.txt"
         write_text(hypotheses_path, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
-        scores = score(hypotheses, references, tgt_lang=self._recipe.data.tgt_lang)
+        scores = score(hypotheses, references, tgt_lang=self._recipe.data.tgt_languages)
+        corpora = self._dataset.manifest["splits"][set_name]["corpora"]
+        by_pair = score_pairs(hypotheses, references, corpora)
         line = {
             "set": set_name,
             "step": card["steps"][-1],
             **({"averaged": card["steps"]} if len(card["steps"]) > 1 else {}),
             **scores,
+            **({"by_pair": by_pair} if by_pair else {}),
             "checkpoint": card["checkpoint"],
             "model": self._relative(model),
             "hypotheses": self._relative(hypotheses_path),

@@ -7,6 +7,7 @@ memory. Every line gives exactly one line, whatever is in it, and does not depen
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import ctranslate2
 
 from dragoman.data.text import normalise
-from dragoman.data.tokenizer import Tokenizer
+from dragoman.data.tokenizer import Tokenizer, language_of, tag
 from dragoman.errors import UserError
 from dragoman.files import read_json
 from dragoman.machine import usable_cores
@@ -40,6 +41,13 @@ CUTS = (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?<=[,;:])\s+|(?<=[，；：�
 class Hypothesis(NamedTuple):
     text: str
     log_probability: float  # of the whole text, natural logarithm
+
+
+class _Line(NamedTuple):
+    """A line that is ready to be translated."""
+
+    parts: list[list[int]]
+    language: str  # to translate into
 
 
 class Translation(NamedTuple):
@@ -82,6 +90,7 @@ class Translator:
     def __init__(
         self, model: Path, *, device: str = "cpu", threads: int | None = None, compute_type: str = "default"
     ) -> None:
+        self._path = model
         self.card: dict[str, Any] = read_json(model / CARD)
         if self.card["version"] != CARD_VERSION:
             raise UserError(
@@ -116,10 +125,13 @@ class Translator:
         beam: int | None = None,
         length_penalty: float | None = None,
         nbest: int = 1,
+        to: str | None = None,
         window_lines: int = WINDOW_LINES,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order; an empty line gives an empty one.
+        """Return the translation of every line, in order; an empty line gives an empty one.
 
+        A multilingual model has to be told the language to translate ``to``, unless a line itself begins with a
+        tag, such as ``<2de>``, which then holds for that line.
         Beam and length penalty are those the model was scored with if not given; an n-best list widens the
         beam to n. A line over twice as long as any the model was trained on is cut at the ends of sentences, or of
         clauses, or between words, and its parts are translated one by one. The unknown subword is never used.
@@ -129,28 +141,68 @@ class Translator:
             "length_penalty": self.card["length_penalty"] if length_penalty is None else length_penalty,
             "num_hypotheses": nbest,
         }
-        for window in _windows(lines, window_lines):
-            parts_of_lines = self._encode(window)
-            translated = iter(self._translate_parts(list(chain.from_iterable(parts_of_lines)), options))
-            for parts in parts_of_lines:
-                yield self._join(list(islice(translated, len(parts))), nbest)
+        self._require_language(to)
+        windows = map(partial(self._encode, to=to), _windows(lines, window_lines))
+        return self._translate_windows(windows, options, nbest)
 
-    def _encode(self, lines: Sequence[str]) -> list[list[list[int]]]:
-        """Return the parts of each line as ids: none of an empty line, one of most."""
+    def _require_language(self, to: str | None) -> None:
+        """Refuse a language that this model does not translate into."""
+        choices = self._tokenizer.tags or (self.card["tgt_lang"],)
+        if to is not None and to not in choices:
+            raise UserError(
+                f'this model does not translate into "{to}"',
+                where=str(self._path),
+                fix=f"it translates into {', '.join(choices)}",
+            )
+
+    def _tag(self, line: str, to: str | None) -> str:
+        """Return the line with the tag it needs."""
+        if not self._tokenizer.tags or not line or self._tokenizer.split_tag(line)[0]:
+            return line
+        if to is None:
+            raise UserError(
+                f"this model translates into several languages ({', '.join(self._tokenizer.tags)}): which one?",
+                where=str(self._path),
+                fix=f"name it, for example with --to {self._tokenizer.tags[0]}",
+            )
+        return f"{tag(to)} {line}"
+
+    def _translate_windows(
+        self, windows: Iterator[list["_Line"]], options: dict[str, Any], nbest: int
+    ) -> Iterator[Translation]:
+        for window in windows:
+            parts = list(chain.from_iterable(line.parts for line in window))
+            translated = iter(self._translate_parts(parts, options))
+            for line in window:
+                yield self._join(list(islice(translated, len(line.parts))), line.language, nbest)
+
+    def _encode(self, lines: Sequence[str], to: str | None) -> list["_Line"]:
+        """Return each line in parts, as ids: none of an empty line, one of most."""
         # Counts end-of-sentence, as encode() does.
         longest = min(STRETCH * self.card["max_length"], self.card["positions"])
 
-        def size(text: str) -> int:
-            return len(self._tokenizer.encode([text])[0])
-
-        parts_of_lines = []
+        encoded = []
         # A lone surrogate stands for a byte that was not UTF-8, and nothing can encode it.
-        texts = [normalise(line.encode("utf-8", "replace").decode("utf-8")) for line in lines]
+        texts = [self._tag(normalise(line.encode("utf-8", "replace").decode("utf-8")), to) for line in lines]
         for text, ids in zip(texts, self._tokenizer.encode(texts), strict=True):
-            parts = [ids] if len(ids) <= longest else self._tokenizer.encode(split_long(text, size, longest))
+            parts = [ids] if len(ids) <= longest else self._encode_parts(text, longest)
+            word = self._tokenizer.split_tag(text)[0]
+            language = language_of(word) if word else self.card["tgt_lang"]
+            empty = 2 if word else 1  # the length of a part without text
             # The engine adds end-of-sentence. A single character may still be too long, in bytes.
-            parts_of_lines.append([part[:-1][: longest - 1] for part in parts if len(part) > 1])
-        return parts_of_lines
+            kept = [part[:-1][: longest - 1] for part in parts if len(part) > empty]
+            encoded.append(_Line(kept, language))
+        return encoded
+
+    def _encode_parts(self, line: str, longest: int) -> list[list[int]]:
+        """Cut a line that is too long; each part gets the line's tag."""
+        word, text = self._tokenizer.split_tag(line)
+        begin = f"{word} " if word else ""
+
+        def size(part: str) -> int:
+            return len(self._tokenizer.encode([begin + part])[0])
+
+        return self._tokenizer.encode([begin + part for part in split_long(text, size, longest)])
 
     def _translate_parts(
         self, parts: list[list[int]], options: dict[str, Any]
@@ -192,11 +244,11 @@ class Translator:
         text = normalise(self._tokenizer.decode([self._ids[token] for token in tokens]))
         return Hypothesis(text, score * length**length_penalty)
 
-    def _join(self, parts: list[tuple[Hypothesis, ...]], nbest: int) -> Translation:
+    def _join(self, parts: list[tuple[Hypothesis, ...]], language: str, nbest: int) -> Translation:
         """Put the parts of a line together: the best of each, then the second of each, and so on."""
         if not parts:
             return Translation((Hypothesis("", 0.0),) * nbest)
-        space = "" if self.card["tgt_lang"] in UNSPACED else " "
+        space = "" if language in UNSPACED else " "
         return Translation(
             tuple(
                 Hypothesis(space.join(h.text for h in hypotheses), sum(h.log_probability for h in hypotheses))

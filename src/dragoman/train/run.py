@@ -30,6 +30,8 @@ from dragoman.cluster.watchdog import Peer, Watchdog
 from dragoman.cluster.world import World, is_peer_lost, join_world
 from dragoman.config import Cluster, Recipe
 from dragoman.data.batches import Plan, Step
+from dragoman.data.mixture import describe as describe_mixture
+from dragoman.data.mixture import is_plain, mixture
 from dragoman.data.shards import Dataset
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import ExitCode, UserError
@@ -155,6 +157,7 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
             recipe.train.tokens_per_step,
             tokens_per_micro_batch,
             seed=recipe.train.seed,
+            parts=mixture(dataset, recipe.data),
         ),
         train=train_split,
         dev=dev_split,
@@ -231,6 +234,8 @@ def introduce(job: Job, dataset: Dataset, *, resumed: bool) -> None:
     parameters = sum(weight.numel() for weight in job.model.parameters())
     say(f"run {job.run.path}")
     say(f"dataset {dataset.fingerprint}: {len(job.train):,} pairs, vocabulary {dataset.vocab_size:,}")
+    if not is_plain(parts := mixture(dataset, recipe.data)):
+        say(f"mixture: {describe_mixture(parts)}")
     say(f"model: {parameters / 1e6:.1f} M parameters, {job.precision} on {job.world.device.type}")
     say(f"optimizer: {job.optimizer.description()}")
     say(f"learning rate: {describe(recipe)}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dragoman import __version__
 from dragoman.config import Recipe
+from dragoman.data.mixture import mixture
 from dragoman.data.passport import passport
 from dragoman.data.shards import Dataset
 from dragoman.errors import UserError
@@ -37,6 +38,7 @@ def open_run(recipe: Recipe, path: Path, dataset: Dataset) -> RunDir:
         "vocab_size": dataset.vocab_size,
         "parameters": count_parameters(recipe.model, dataset.vocab_size),
         "passport": passport(dataset),
+        "mixture": [vars(part) for part in mixture(dataset, recipe.data)],
         "versions": {
             "dragoman": __version__,
             "python": platform.python_version(),

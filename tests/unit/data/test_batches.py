@@ -1,14 +1,16 @@
 """The plan: every pair once an epoch, the same for every world, hardly any padding."""
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dragoman.data.batches import Ahead, Plan, collate, padding_share, plan_epoch, plan_evaluation
 from dragoman.data.builtin import sentences
+from dragoman.data.mixture import Part, fewest_pairs, pairs_of_epoch
 from dragoman.data.tokenizer import BOS, EOS
 
 lengths_strategy = st.lists(
@@ -78,6 +80,32 @@ def test_epochs_and_seeds_differ():
     for other in ({"seed": 1, "epoch": 1}, {"seed": 2, "epoch": 0}):
         second = {tuple(indices) for step in plan_epoch(lengths, 300, 100, **other) for indices in step}
         assert len(first & second) < len(first) / 4
+
+
+@given(lengths_strategy, st.lists(st.floats(0.1, 4), min_size=1, max_size=3), st.integers(1, 400))
+def test_a_mixture_gives_every_epoch_its_pairs_in_the_same_number_of_steps(lengths, weights, tokens_per_step):
+    cuts = np.linspace(0, len(lengths), len(weights) + 1).astype(int)
+    parts = [
+        Part("a", int(end - start), weight)
+        for (start, end), weight in zip(pairwise(cuts), weights, strict=True)
+    ]
+    assume(fewest_pairs(parts))
+    plan = Plan(lengths, tokens_per_step, 50, seed=1, parts=parts)
+    for epoch in range(3):
+        numbers = range(epoch * plan.steps_per_epoch + 1, (epoch + 1) * plan.steps_per_epoch + 1)
+        steps = [plan.step(number) for number in numbers]
+        assert {step.epoch for step in steps} == {epoch}
+        planned = np.concatenate([indices for step in steps for indices in step.micro_batches])
+        assert sorted(planned) == sorted(pairs_of_epoch(parts, seed=1, epoch=epoch))
+        assert sum(step.tokens for step in steps) == lengths[planned, 1].sum()
+
+
+def test_a_mixture_with_all_weights_one_is_the_plan_without():
+    lengths = np.random.default_rng(0).integers(3, 40, size=(500, 2)).astype(np.int32)
+    plain, mixed = (Plan(lengths, 300, 100, seed=1, parts=parts) for parts in ((), [Part("a", 500, 1.0)]))
+    for number in (1, plain.steps_per_epoch + 1):
+        steps = zip(plain.step(number).micro_batches, mixed.step(number).micro_batches, strict=True)
+        assert all(np.array_equal(a, b) for a, b in steps)
 
 
 def test_padding_is_under_three_percent_on_the_built_in_corpus():

@@ -1,5 +1,6 @@
 """Reading text from files of every kind."""
 
+import bz2
 import gzip
 import io
 import lzma
@@ -19,6 +20,7 @@ COMPRESS = {
     "": bytes,
     ".gz": gzip.compress,
     ".xz": lzma.compress,
+    ".bz2": bz2.compress,
     ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,  # as the zstd command does
 }
 any_line = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\n\r\ufeff"))
@@ -53,7 +55,7 @@ def test_reads_every_format(tmp_path, ending, compress):
     assert read(src, tgt) == read(tsv) == (["one", "two words"], ["eins", "zwei Wörter"])
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst", ".bz2"])
 def test_reads_streams_one_after_another(tmp_path, ending):
     compress = COMPRESS[ending]
     path = tmp_path / f"a.tsv{ending}"
@@ -122,7 +124,7 @@ def test_files_that_cannot_be_read_are_errors(tmp_path):
     assert f"cannot read this file (Is a directory)\n  where: {tmp_path}" in error_of(read, str(tmp_path))
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst", ".bz2"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
 def test_damaged_compressed_files_are_errors(tmp_path, ending, damage):
     whole = COMPRESS[ending]("".join(f"line {i}\tZeile {i}\n" for i in range(5000)).encode())

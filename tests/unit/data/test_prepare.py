@@ -14,6 +14,7 @@ from dragoman.data import prepare as module
 from dragoman.data.corpora import HASHES
 from dragoman.data.formats import read_chunks
 from dragoman.data.prepare import LOCK, fingerprint, prepare
+from dragoman.data.tmx import read_tmx
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.files import TEMPORARY
@@ -147,6 +148,51 @@ def test_overlap_of_dev_with_train_is_counted(corpus):
     assert make(corpus.recipe()).manifest["splits"]["dev"]["overlap_with_train"] == 1
 
 
+def test_several_target_languages_are_told_apart_by_tags(corpus):
+    path = corpus.path
+    there, back = (
+        json.dumps([f"{path}/{{0}}.{a}", f"{path}/{{0}}.{b}"]) for a, b in (["en", "de"], ["de", "en"])
+    )
+    languages = ', src_lang="de", tgt_lang="en"'
+    sets = {
+        name: f"[{{files={there.format(name)}}}, {{files={back.format(name)}{languages}}}]"
+        for name in ("train", "dev")
+    }
+    dataset = make(corpus.recipe(f"data.train={sets['train']}", f"data.dev={sets['dev']}"))
+    tokenizer = Tokenizer.load(dataset.tokenizer_path)
+    assert tokenizer.tags == ("de", "en")
+    assert dataset.manifest["tags"] == ["de", "en"]
+    assert dataset.manifest["languages"] == {"src": "de, en", "tgt": "de, en"}
+    corpora = dataset.manifest["splits"]["train"]["corpora"]
+    assert [each["languages"] for each in corpora] == [{"src": "en", "tgt": "de"}, {"src": "de", "tgt": "en"}]
+    train, first = dataset.split("train"), corpora[0]["pairs"]
+    assert len(train) == 2 * first == 2 * len(PAIRS)
+    sides = [train.gather(np.arange(len(train)), side) for side in (0, 1)]
+    assert [ids[0] for ids in sides[0]] == [4] * first + [5] * first
+    assert not any({4, 5} & set(ids.tolist()) for ids in sides[1])
+    assert dataset.text("dev")[0] == [
+        *("<2de> I see the dog.", "<2de> ", f"<2de> {PAIRS[0][0]}"),
+        *("<2en> Ich sehe den Hund.", "<2en> Nichts.", f"<2en> {PAIRS[0][1]}"),
+    ]
+    dev = dataset.split("dev").gather(np.arange(6), 0)
+    assert [ids.tolist() for ids in dev] == tokenizer.encode(dataset.text("dev")[0])
+    assert dataset.manifest["splits"]["dev"]["overlap_with_train"] == 2  # found without the tag
+
+
+def test_what_is_only_said_of_a_corpus_is_said_anew_without_preparing_again(corpus, monkeypatch):
+    files = json.dumps([f"{corpus.path}/train.en", f"{corpus.path}/train.de"])
+    first = make(corpus.recipe())
+    monkeypatch.setattr(module, "_build", None)
+    said = make(
+        corpus.recipe(f'data.train=[{{files={files}, name="mine", weight=2, licence="CC0", source="here"}}]')
+    )
+    assert said.path == first.path
+    (facts,) = said.manifest["splits"]["train"]["corpora"]
+    assert facts.items() >= {"name": "mine", "weight": 2.0, "licence": "CC0", "source": "here"}.items()
+    assert shards.Dataset.open(first.path).manifest == said.manifest
+    said.verify()
+
+
 def test_a_dataset_is_made_once(corpus, monkeypatch, capsys):
     first = prepare(corpus.recipe(), workers=0)
     assert "clean: " in capsys.readouterr().err
@@ -186,6 +232,29 @@ def test_the_number_of_workers_changes_nothing(corpus, monkeypatch):
     zero, one, two = ({**dataset.manifest, "made": None} for dataset in datasets)
     assert zero == one == two
     assert len(zero["files"]) == 9
+
+
+def test_a_translation_memory_is_prepared_alike_by_any_number_of_workers(corpus, monkeypatch):
+    units = [
+        f'<tu><tuv xml:lang="en"><seg>{src}</seg></tuv><tuv xml:lang="de"><seg>{tgt}</seg></tuv></tu>\n'
+        for src, tgt in PAIRS
+    ]
+    units[3] = '<tu><tuv xml:lang="en"><seg>no German</seg></tuv></tu>\n'
+    path = corpus.path / "a.tmx"
+    path.write_text("<tmx><body>" + "".join(units) + "</body></tmx>")
+    monkeypatch.setattr(corpora, "read_tmx", partial(read_tmx, chunk_bytes=2000))
+    recipe = corpus.recipe(f'data.train="{path}"', f'data.dev="{path}"')
+    made = [make(recipe)]
+    assert len(lines_of(made[0], "train", 0)) == len(PAIRS) - 1
+    files = made[0].manifest["files"]
+    shutil.rmtree(made[0].path)
+    assert prepare(recipe, workers=2, progress=False).manifest["files"] == files
+    splits = made[0].manifest["splits"]
+    assert (splits["train"]["lines"], splits["train"]["dropped"]) == (len(PAIRS), {"empty": 1})
+    assert splits["dev"]["pairs"] == len(PAIRS) - 1  # which has no rules, and no use for half a pair
+    assert made[0].manifest["dropped"]["empty"]["examples"] == [
+        {"where": f"{path}:4", "src": "no German", "tgt": ""}
+    ]
 
 
 def test_a_damaged_dataset_is_made_again(corpus, capsys):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dragoman.data import tokenizer
 from dragoman.data.text import normalise
-from dragoman.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, padded, train
+from dragoman.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, language_of, padded, tag, tagged, train
 from dragoman.errors import UserError
 
 SENTENCES = [f"the {size} {animal} sleeps {place} , schläft der Hund {n} ?"
@@ -76,6 +76,55 @@ def test_packed_encoding_gives_the_same_ids(small, with_bytes, lines):
         assert [np.frombuffer(line, each.dtype).tolist() for line in packed] == each.encode(lines)
         lengths = each.packed_lengths(packed, packed)
         assert lengths[:, 0].tolist() == lengths[:, 1].tolist() == [len(ids) for ids in each.encode(lines)]
+
+
+@pytest.fixture(scope="module", params=[100, 4000])
+def multilingual(request):
+    return Tokenizer(
+        train([*SENTENCES, *["write <2de> and x<2fr>y there"] * 9], request.param, tags=["de", "fr"])
+    )
+
+
+def test_a_multilingual_vocabulary_has_tags_after_the_first_pieces(multilingual, small):
+    assert multilingual.tags == ("de", "fr")
+    assert multilingual.pieces()[4:6] == [tag("de"), tag("fr")] == ["<2de>", "<2fr>"]
+    assert multilingual.byte_fallback == (multilingual.num_pieces > 300)
+    assert len(set(multilingual.pieces())) == multilingual.size
+    assert small.tags == ()
+
+
+def test_only_a_known_tag_at_the_beginning_is_one(multilingual, small):
+    plain, german, french, other, later, glued = multilingual.encode(
+        ["the dog", "<2de> the dog", "<2fr> the dog", "<2it> the dog", "the <2de> dog", "<2de>the dog"]
+    )
+    assert german == [4, *plain]
+    assert french == [5, *plain]
+    assert not {4, 5} & {*other, *later, *glued}
+    assert multilingual.encode(["<2de>", "<2de> <2fr> the"])[0] == [4, EOS]
+    assert multilingual.encode(["<2de> <2fr> the"])[0].count(5) == 0
+    assert multilingual.decode(german) == "the dog"
+    assert small.encode(["<2de> the dog"])[0] != small.encode(["the dog"])[0]
+    assert multilingual.split_tag("<2fr> a b") == ("<2fr>", "a b")
+    assert multilingual.split_tag("a <2fr> b") == ("", "a <2fr> b")
+
+
+def test_packed_lines_get_the_tag_that_is_asked_for_and_no_other(multilingual):
+    lines = ["the dog", "<2fr> the dog", ""]
+    text, tagged_text = multilingual.encode_packed(lines), multilingual.encode_packed(lines, "de")
+    assert [np.frombuffer(line, multilingual.dtype)[0] for line in tagged_text] == [4, 4, 4]
+    assert [line[np.dtype(multilingual.dtype).itemsize :] for line in tagged_text] == text
+    assert not any({4, 5} & set(np.frombuffer(line, multilingual.dtype).tolist()) for line in text)
+    packed = multilingual.encode_packed(["the dog"], "de")
+    assert (
+        np.frombuffer(packed[0], multilingual.dtype).tolist()
+        == multilingual.encode(tagged(["the dog"], "de"))[0]
+    )
+
+
+def test_lines_are_tagged_where_there_is_a_need():
+    assert tagged(["a", ""], "de") == ["<2de> a", "<2de> "]
+    assert tagged(["a", ""], None) == ["a", ""]
+    assert language_of(tag("pt-BR")) == "pt-BR"
 
 
 def test_the_memory_of_words_is_bounded(monkeypatch, small):

@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 
 from dragoman.decode.export import export_model
-from dragoman.decode.score import evaluate_model, score
+from dragoman.decode.score import evaluate_model, score, score_pairs
 from dragoman.decode.translator import Translator
 from dragoman.errors import UserError
 from dragoman.rundir import best_first
@@ -149,6 +149,21 @@ def test_evaluate_reads_compressed_files(model, files, tmp_path):
     assert compressed | {"seconds": 0} == plain | {"seconds": 0}
 
 
+def test_evaluate_reads_test_sets(model, files, tmp_path):
+    src, ref = (path.read_text().splitlines() for path in files)
+    for name, lines in (("src", src), ("ref", ref)):
+        segments = "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(lines))
+        (tmp_path / f"{name}.sgm").write_text(f'<doc docid="a">{segments}</doc>')
+    units = "".join(
+        f'<tu><tuv xml:lang="en"><seg>{one}</seg></tuv><tuv xml:lang="de"><seg>{other}</seg></tuv></tu>'
+        for one, other in zip(src, ref, strict=True)
+    )
+    (tmp_path / "both.tmx").write_text(f"<tmx><body>{units}</body></tmx>")
+    plain = evaluate_model(model, *files)
+    for paths in ((tmp_path / "src.sgm", tmp_path / "ref.sgm"), (tmp_path / "both.tmx",) * 2):
+        assert evaluate_model(model, *paths) | {"seconds": 0} == plain | {"seconds": 0}
+
+
 def test_evaluate_says_which_file_is_wrong(model, files, tmp_path):
     src, ref = files
     assert "where: --ref /nowhere" in error_of(evaluate_model, model, src, tmp_path / "/nowhere")
@@ -162,3 +177,20 @@ def test_evaluate_says_which_file_is_wrong(model, files, tmp_path):
     assert f"where: {tmp_path / 'latin1'}, line 2" in error_of(
         evaluate_model, model, tmp_path / "latin1", ref
     )
+
+
+def test_language_pairs_of_a_set_are_scored_apart():
+    def corpus(src, tgt, pairs):
+        return {"languages": {"src": src, "tgt": tgt}, "pairs": pairs}
+
+    hypotheses, references = (
+        ["eins zwei drei", "one two three", "vier", "一 二"],
+        ["eins zwei drei", "x", "vier", "一 二"],
+    )
+    corpora = [corpus("en", "de", 1), corpus("de", "en", 1), corpus("en", "de", 1), corpus("en", "zh", 1)]
+    assert score_pairs(hypotheses, references, corpora) == {
+        "en-de": score(["eins zwei drei", "vier"], ["eins zwei drei", "vier"], tgt_lang="de"),
+        "de-en": score(["one two three"], ["x"], tgt_lang="en"),
+        "en-zh": score(["一 二"], ["一 二"], tgt_lang="zh"),
+    }
+    assert score_pairs(hypotheses[:2], references[:2], [corpus("en", "de", 1), corpus("en", "de", 1)]) == {}

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dragoman.config import Recipe
+from dragoman.data.prepare import prepare
 from dragoman.decode import translator as module
 from dragoman.decode.export import export_model
 from dragoman.decode.translator import CARD, Translator, resolve_model, split_long
@@ -41,6 +43,22 @@ def texts(translations):
 
 def words(text):
     return len(text.split())
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory, toy_task):
+    """A model into German and Chinese, of random weights."""
+    recipe, _ = toy_task
+    path = tmp_path_factory.mktemp("multilingual")
+    corpora = [
+        {**recipe.data.train[0].model_dump(exclude_none=True), "tgt_lang": tgt} for tgt in ("de", "zh")
+    ]
+    values = recipe.model_dump(exclude_none=True)
+    values["data"] |= {"train": corpora, "directory": str(path / "datasets")}
+    recipe = Recipe.model_validate(values)
+    toy = make_run(path / "run", recipe, prepare(recipe, workers=0, progress=False))
+    toy = toy.with_recipe(filter={"max_length": 12})
+    return export_model([toy.save(3)], toy.recipe, toy.dataset.tokenizer_path, toy.directory.model(3))
 
 
 class Engine:
@@ -232,3 +250,47 @@ def test_parts_in_a_language_without_spaces_are_joined_without(model, tmp_path):
     assert texts(translator.translate([" ".join(sentences)])) == [
         "".join(texts(translator.translate(sentences)))
     ]
+
+
+def test_a_multilingual_model_is_told_the_language_by_option_or_by_line(multilingual, monkeypatch):
+    translator = Translator(multilingual, threads=1)
+    assert translator.card["tags"] == ["de", "zh"]
+    assert translator.card["pairs"] == [["en", "de"], ["en", "zh"]]
+    german, chinese = (texts(translator.translate(LINES, to=to)) for to in ("de", "zh"))
+    assert german[1] == chinese[1] == ""
+    assert german != chinese
+    assert texts(translator.translate([f"<2de> {line}" for line in LINES])) == german
+    assert texts(translator.translate([f"<2de> {line}" for line in LINES], to="zh")) == german
+    monkeypatch.setattr(translator, "_engine", engine := Engine(translator._engine))
+    long = " ".join(LINES * 3)
+    texts(translator.translate([long, "  <2zh>  three letters"], to="de"))
+    begins = [source[0] for sources, _ in engine.calls for source in sources]
+    assert begins.count("<2de>") == len(begins) - 1 > 3
+    assert begins.count("<2zh>") == 1
+
+
+def test_parts_of_a_line_are_joined_as_its_language_is_written(multilingual):
+    translator = Translator(multilingual, threads=1)
+    parts = [(module.Hypothesis("a", -1.0),), (module.Hypothesis("b", -1.0),)]
+    assert translator._join(parts, "de", 1).text == "a b"
+    assert translator._join(parts, "zh", 1).text == "ab"
+
+
+def test_a_language_that_is_missing_or_unknown_is_an_error(multilingual, translator):
+    several = Translator(multilingual, threads=1)
+    with pytest.raises(UserError) as caught:
+        list(several.translate(["a"]))
+    assert str(caught.value) == (
+        "error: this model translates into several languages (de, zh): which one?\n"
+        f"  where: {multilingual}\n  fix:   name it, for example with --to de"
+    )
+    assert texts(several.translate(["", " "])) == ["", ""]
+    with pytest.raises(UserError) as caught:
+        several.translate(["a"], to="fr")  # at once, not at the first line
+    assert str(caught.value) == (
+        f'error: this model does not translate into "fr"\n  where: {multilingual}\n'
+        "  fix:   it translates into de, zh"
+    )
+    with pytest.raises(UserError, match="it translates into de"):
+        translator.translate(["a"], to="zh")
+    assert texts(translator.translate(LINES, to="de")) == texts(translator.translate(LINES))

@@ -13,7 +13,10 @@ from dragoman.train.start import only_trainer, open_run
 
 @pytest.fixture
 def dataset(tmp_path):
-    manifest = {"splits": {"train": {"pairs": 5}}, "files": {"train-000.src": {"bytes": 40}}}
+    manifest = {
+        "splits": {"train": {"pairs": 5, "corpora": [{"name": "builtin", "pairs": 5, "languages": {}}]}},
+        "files": {"train-000.src": {"bytes": 40}},
+    }
     return SimpleNamespace(path=tmp_path / "dataset", fingerprint="abc", vocab_size=64, manifest=manifest)
 
 
@@ -28,6 +31,7 @@ def test_a_new_run_keeps_its_recipe_and_facts(tmp_path, dataset):
     # A copy of the run answers for its data, without the dataset.
     assert facts["passport"]["splits"]["train"]["pairs"] == 5
     assert facts["passport"]["disk"] == {"files": 1, "bytes": 40}
+    assert facts["mixture"] == [{"name": "builtin", "pairs": 5, "weight": 1.0}]
 
 
 def test_what_may_change_is_taken_over_and_the_rest_refused(tmp_path, dataset):

@@ -312,7 +312,7 @@ def _what(history: History) -> str:
     ranks = [rank for launch in history.launches for rank in launch.ranks]
     parameters = next((count for rank in ranks if (count := number(rank.get("parameters"))) > 0), math.nan)
     parts = [
-        f"{recipe.data.src_lang} → {recipe.data.tgt_lang}",
+        f"{recipe.data.src_languages} → {recipe.data.tgt_languages}",
         f"{recipe.model.layers}+{recipe.model.layers} layers of width {recipe.model.d_model}",
         f"{parameters / 1e6:,.1f} M parameters" if parameters > 0 else "",
         f"{recipe.train.tokens_per_step:,} tokens a step",
