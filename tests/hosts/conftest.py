@@ -4,18 +4,22 @@ The fixture ``lab`` is one of two hosts with fast links; ``make_lab`` makes othe
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dragoman
 from dragoman.cluster.lab.client import HOSTS, LAB, ask, exec_line
 
 SECONDS = 30  # no command in these tests needs half of it
+SSH_PORT = 2222
 
 
 class Lab:
@@ -136,3 +140,42 @@ def make_lab():
     yield make
     for each in made:
         each.__exit__()
+
+
+def needs(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+@pytest.fixture
+def ssh(lab, tmp_path):
+    """Hosts reached by ssh as a user does: a real sshd on each, keys, known hosts, names in the configuration."""
+    needs("sshd", "ssh", "ssh-keygen")
+    directory = tmp_path / "ssh"
+    directory.mkdir(mode=0o700)
+    for name in ("host_key", "user_key"):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)], check=True
+        )
+    shutil.copy(directory / "user_key.pub", directory / "authorized_keys")
+    (directory / "sshd_config").write_text(
+        f"Port {SSH_PORT}\nHostKey {directory}/host_key\nAuthorizedKeysFile {directory}/authorized_keys\n"
+        f"PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+        f"SetEnv PYTHONPATH={Path(dragoman.__file__).parents[1]}\n"
+    )
+    (directory / "config").write_text(
+        f"IdentityFile {directory}/user_key\nUserKnownHostsFile /dev/null\nStrictHostKeyChecking no\nLogLevel ERROR\n"
+        "Host alpha\n  HostName 10.77.0.1\nHost beta\n  HostName 10.77.0.2\n"
+    )
+    Path("/run/sshd").mkdir(exist_ok=True)
+    for host in ("host1", "host2"):
+        lab.popen(host, [shutil.which("sshd") or "", "-D", "-e", "-f", str(directory / "sshd_config")],
+                  stderr=subprocess.PIPE)  # fmt: skip
+    # The user's own ssh, told where its configuration is.
+    wrapper = directory / "ssh"
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {directory}/config "$@"\n')
+    wrapper.chmod(0o755)
+    probe = [str(wrapper), "-o", "BatchMode=yes", "-p", str(SSH_PORT), "beta", "true"]
+    wait_until(lambda: lab.inside(probe).returncode == 0, "sshd to answer")
+    return str(directory)

@@ -1,20 +1,17 @@
 """Workers on two hosts that somebody else started: mpirun, torchrun, and ssh for real."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from dragoman.rundir import RunDir
-from tests.hosts.conftest import Lab, wait_until
+from tests.hosts.conftest import SSH_PORT, Lab, needs
 from tests.integration.conftest import ENVIRONMENT, TOY, Toy, step_losses
 
 DRAGOMAN = [sys.executable, "-m", "dragoman", "train", "toy.toml"]
-PORT = 2222
 
 
 @pytest.fixture
@@ -27,12 +24,6 @@ def toy(tmp_path):
 def own_workers(toy):
     """The losses of two workers on one machine."""
     return step_losses(toy.train("own", workers=2))
-
-
-def needs(*programs: str) -> None:
-    for program in programs:
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
 
 
 def run_in(lab: Lab, toy: Toy, command: list[str], code: int = 0) -> str:
@@ -77,38 +68,6 @@ def test_torchrun(lab, toy, own_workers):
     assert step_losses(RunDir(toy.path / "torchrun")) == own_workers
 
 
-@pytest.fixture
-def ssh(lab, tmp_path):
-    """Hosts reached by ssh as a user does: a real sshd on each, keys, known hosts, names in the configuration."""
-    needs("sshd", "ssh", "ssh-keygen")
-    directory = tmp_path / "ssh"
-    directory.mkdir(mode=0o700)
-    for name in ("host_key", "user_key"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)], check=True
-        )
-    shutil.copy(directory / "user_key.pub", directory / "authorized_keys")
-    (directory / "sshd_config").write_text(
-        f"Port {PORT}\nHostKey {directory}/host_key\nAuthorizedKeysFile {directory}/authorized_keys\n"
-        f"PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
-    )
-    (directory / "config").write_text(
-        f"IdentityFile {directory}/user_key\nUserKnownHostsFile /dev/null\nStrictHostKeyChecking no\nLogLevel ERROR\n"
-        "Host alpha\n  HostName 10.77.0.1\nHost beta\n  HostName 10.77.0.2\n"
-    )
-    Path("/run/sshd").mkdir(exist_ok=True)
-    for host in ("host1", "host2"):
-        lab.popen(host, [shutil.which("sshd") or "", "-D", "-e", "-f", str(directory / "sshd_config")],
-                  stderr=subprocess.PIPE)  # fmt: skip
-    # The user's own ssh, told where its configuration is.
-    wrapper = directory / "ssh"
-    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {directory}/config "$@"\n')
-    wrapper.chmod(0o755)
-    probe = [str(wrapper), "-o", "BatchMode=yes", "-p", str(PORT), "beta", "true"]
-    wait_until(lambda: lab.inside(probe).returncode == 0, "sshd to answer")
-    return str(directory)
-
-
 def over_ssh(lab: Lab, ssh: str, *arguments: str) -> list[str]:
     """Return the command line of a training over ssh: the lab is not to be recognised."""
     path = f"PATH={ssh}:{os.environ['PATH']}"
@@ -121,7 +80,7 @@ def over_ssh(lab: Lab, ssh: str, *arguments: str) -> list[str]:
         path,
         *DRAGOMAN,
         "--ssh-port",
-        str(PORT),
+        str(SSH_PORT),
         *arguments,
     ]
 

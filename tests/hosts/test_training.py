@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,10 +195,12 @@ def test_two_hosts_train_as_one_machine_does(lab, start, alone):
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_host_is_done_without_and_taken_back(lab, start, alone):
+def test_a_killed_host_is_done_without_and_taken_back_and_sent_what_it_lost(lab, start, alone, datasets):
     slow_steps(lab)
+    lab.output("host2", ["mount", "-t", "tmpfs", "none", str(datasets)])
     training = start(lab, *ENDLESS)
     training.wait_for_step(12)
+    lab.output("host2", ["sh", "-c", f"rm -r {datasets}/*"])
     lab.kill("host2")
     killed = time.monotonic()
     training.wait_for("host host2 is lost")
@@ -205,6 +208,7 @@ def test_a_killed_host_is_done_without_and_taken_back(lab, start, alone):
     training.wait_for(RESUMED)
     assert time.monotonic() - killed < 60
     assert_taken_back(lab, training, alone)
+    assert training.text.count("host host2 has the dataset: ") == 2
 
 
 @pytest.mark.timeout(300)
@@ -315,11 +319,19 @@ def test_fewer_hosts_than_wanted_end_the_run(lab, start):
 
 
 @pytest.mark.timeout(200)
-def test_a_host_with_other_data_is_named_before_anything_trains(lab, start, datasets):
+def test_a_host_without_the_dataset_is_sent_it_and_one_with_other_data_is_named(lab, start, alone, datasets):
     lab.run("host2", ["mount", "-t", "tmpfs", "none", str(datasets)])
-    said = start(lab).end(code=2)
-    assert "error: host host2 does not have the dataset" in said
-    assert "rsync -a" in said
+    training = start(lab)
+    said = training.end()
+    assert re.search(r"sending the dataset \w+ \(0\.\d MB\) to host2\n", said)
+    assert "host host2 has the dataset: 0." in said
+    assert "2 hosts meet at host1" in said
+    assert_close(training.run, alone)
+    (dataset,) = lab.output("host2", ["sh", "-c", f"ls -d {datasets}/*/"]).split()
+    lab.output("host2", ["sed", "-i", '0,/"sha256": "./s//"sha256": "x/', f"{dataset}manifest.json"])
+    said = start(lab, run="other").end(code=2)
+    assert f"error: the dataset {Path(dataset).name} of host host2 has other files than the one here" in said
+    assert f"fix:   on host2: remove {dataset.rstrip('/')} if nobody needs it, and ours will be sent" in said
     assert "meet at" not in said
 
 

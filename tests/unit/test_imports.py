@@ -43,6 +43,8 @@ WITHOUT_TORCH = [
     "cluster.estimate",
     "cluster.timeline",
     "cluster.lab",
+    "cluster.receive",
+    "cluster.send",
     "cluster.watchdog",
     "model.flops",
     "model.weights",

@@ -21,8 +21,7 @@ from dragoman.cluster.examine import AllReduce, measure_hosts, start_here
 from dragoman.cluster.findings import Examination, Finding, Need, counted, devices_of, diagnose
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.survey import Answer, Question, facts, survey
-from dragoman.data.prepare import fingerprint
-from dragoman.data.shards import MANIFEST
+from dragoman.data.prepare import find, fingerprint
 from dragoman.errors import ExitCode, UserError
 from dragoman.model.weights import checkpoint_bytes, count_parameters
 from dragoman.recipe import load_recipe
@@ -52,9 +51,9 @@ def need_of(source: str) -> Need:
     parameters = count_parameters(recipe.model, -(-recipe.vocab.size // 8) * 8)
     return Need(
         recipe=source,
-        dataset=Path(recipe.data.directory) / name,
+        path=Path(recipe.data.directory) / name,
         fingerprint=name,
-        is_prepared=bool(name) and (Path(recipe.data.directory) / name / MANIFEST).is_file(),
+        dataset=find(Path(recipe.data.directory) / name) if name else None,
         unread=unread,
         parameters=parameters,
         disk_bytes=checkpoint_bytes(recipe, parameters),
@@ -66,7 +65,7 @@ def need_of(source: str) -> Need:
 def examine(hosts: Sequence[Host], need: Need | None, *, full: bool) -> Examination:
     """Ask and measure, and say on standard error what is being done."""
     run = Path("runs") if need is None else Path("runs") / Path(need.recipe).stem
-    dataset = str(need.dataset) if need is not None and need.fingerprint else None
+    dataset = str(need.path) if need is not None and need.fingerprint else None
     question = Question(dataset, str(run), devices=True)
     interface = None if need is None else need.interface
     if hosts:
@@ -92,7 +91,7 @@ def verdict(examination: Examination, findings: Sequence[Finding]) -> str:
     """Return the answer to the question, in a sentence."""
     number = len(examination.answers)
     problems = sum(each.severity == "problem" for each in findings)
-    warnings = len(findings) - problems
+    warnings = sum(each.severity == "warning" for each in findings)
     if number == 1:
         who = "this machine" if examination.here else f"host {examination.answers[0].host.name}"
         can, cannot = f"{who} can train", f"{who} cannot train yet"
@@ -156,7 +155,7 @@ def _page(examination: Examination, findings: Sequence[Finding]) -> Iterator[Ren
     if measured.all_reduce:
         yield _all_reduce(examination)
     for finding in findings:
-        style = "red" if finding.severity == "problem" else "yellow"
+        style = {"problem": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
         yield Text.assemble((f"{finding.severity}: ", f"bold {style}"), finding.what)
         yield Padding(Text(f"fix: {finding.fix}"), (0, 0, 0, 2))
     if findings:

@@ -1,6 +1,7 @@
 """What is wrong with a set of hosts: pure functions from what was found out about them to findings.
 
-A problem keeps the hosts from training together; a warning costs time, or will be asked about later. Each has a fix.
+A problem keeps the hosts from training together; a warning costs time, or will be asked about later; a note is good
+to know. Each has a fix.
 """
 
 import platform
@@ -15,8 +16,10 @@ from typing import Any, Literal
 from dragoman.cluster.examine import Measured
 from dragoman.cluster.network import common_address
 from dragoman.cluster.survey import Answer, unfit
+from dragoman.data.shards import Dataset
 from dragoman.errors import UserError
 
+SEVERITIES = ("problem", "warning", "note")
 CLOCK_SECONDS = 1.0  # beyond doubt: lines of two logs can no longer be put in order
 SPARE_DISK_BYTES = 5 * 10**9  # without a recipe we do not know what is needed
 LATENCY_MS = 5.0  # within a building it is below one
@@ -31,9 +34,9 @@ class Need:
     """What a recipe needs of hosts."""
 
     recipe: str  # as the user names it
-    dataset: Path  # its directory; without the text there is no telling which
+    path: Path  # of its dataset; without the text there is no telling which
     fingerprint: str
-    is_prepared: bool  # here
+    dataset: Dataset | None  # as it was prepared here
     unread: UserError | None  # why the text cannot be read
     parameters: int
     disk_bytes: int
@@ -58,10 +61,10 @@ class Examination:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, and what to do about it."""
+    """Something that is wrong, or (a note) good to know, and what to do about it."""
 
     where: str  # a host, or a → b
-    severity: Literal["problem", "warning"]
+    severity: Literal["problem", "warning", "note"]
     what: str
     fix: str
 
@@ -71,14 +74,15 @@ def diagnose(examination: Examination) -> list[Finding]:
     findings = [
         *_unanswered(examination),
         *_unfit(examination),
+        *_unsent(examination),
         *_few_devices(examination),
         *_unequal_devices(examination),
         *_cut_links(examination),
         *_slow_links(examination),
         *_slow_exchange(examination),
     ]
-    # "problem" comes before "warning". A host that measures with itself may fail twice.
-    return sorted(dict.fromkeys(findings), key=lambda finding: finding.severity)
+    # A host that measures with itself may fail twice.
+    return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def _unanswered(examination: Examination) -> Iterator[Finding]:
@@ -100,17 +104,15 @@ def _unfit(examination: Examination) -> Iterator[Finding]:
         what = f"the text of {need.recipe} cannot be read: {need.unread.what} ({need.unread.where})"
         yield Finding("here", "problem", what, need.unread.fix)
     elif (
-        need is not None and not need.is_prepared and not examination.here
+        need is not None and need.dataset is None and not examination.here
     ):  # alone, `dragoman train` prepares
-        what = f"the dataset of {need.recipe} ({need.fingerprint}) is not prepared"
-        fix = f"dragoman data prepare {need.recipe}; then ask again what the hosts have"
-        yield Finding("here", "problem", what, fix)
+        what = f"the dataset of {need.recipe} ({need.fingerprint}) is not prepared: it will be when training starts"
+        fix = f"nothing to do; to do it now: dragoman data prepare {need.recipe}"
+        yield Finding("here", "note", what, fix)
     for answer in examination.found:
         name, found = answer.host.name, answer.facts
-        # What is not prepared here can be on no other host.
-        fingerprint = need.fingerprint if need is not None and need.is_prepared else None
-        dataset, disk_bytes = (Path(), 0) if need is None else (need.dataset, need.disk_bytes)
-        for what, fix in unfit(answer, fingerprint, dataset, disk_bytes):
+        dataset, disk_bytes = (None, 0) if need is None else (need.dataset, need.disk_bytes)
+        for what, fix in unfit(answer, dataset, disk_bytes):
             yield Finding(name, "problem", what, fix)
         if need is not None and need.interface not in (None, *found["interfaces"]):
             what = f"host {name} has no interface {need.interface} with an address"
@@ -131,6 +133,29 @@ def _unfit(examination: Examination) -> Iterator[Finding]:
             )
             fix = f"on {name}: install chrony, or switch NTP on with timedatectl set-ntp true"
             yield Finding(name, "warning", what, fix)
+
+
+def _unsent(examination: Examination) -> Iterator[Finding]:
+    """Hosts that the dataset will be sent to."""
+    dataset = None if examination.need is None else examination.need.dataset
+    for answer in examination.found:
+        if dataset is None or not answer.lacks_dataset:
+            continue
+        name, damage = answer.host.name, answer.facts["dataset"]["damage"]
+        rates = [
+            link.mbit_per_second
+            for link in examination.measured.links
+            if link.target == name and not link.error
+        ]
+        size = f"{dataset.num_bytes / 1e6:,.0f} MB"
+        if rates:
+            seconds = dataset.num_bytes * 8 / 1e6 / min(rates)
+            size += f", about {seconds:,.0f} s at {min(rates):,.0f} Mbit/s"
+        state = f"has a damaged dataset ({damage})" if damage else "does not have the dataset"
+        what = f"host {name} {state}: it will be sent when training starts ({size})"
+        port = "" if answer.host.port is None else f" --ssh-port {answer.host.port}"
+        fix = f"nothing to do; to send it now: dragoman data send {dataset.path} --hosts {name}{port}"
+        yield Finding(name, "note", what, fix)
 
 
 def _few_devices(examination: Examination) -> Iterator[Finding]:

@@ -16,18 +16,21 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 from dragoman.cluster.hosts import Host, start_on
 from dragoman.cluster.launch import SHUTDOWN_SECONDS, Meeting, is_stop
 from dragoman.cluster.network import common_address
+from dragoman.cluster.send import send_dataset
+from dragoman.cluster.send_view import View
 from dragoman.cluster.survey import MARK, Answer, Question, compare, require_answers, survey
 from dragoman.config import Cluster
+from dragoman.data.shards import Dataset
 from dragoman.errors import ExitCode, UserError
 
 RETRY_SECONDS = 5  # between looks at a lost host
+RESEND_SECONDS = 60  # between attempts to send the dataset to one
 LAST_SECONDS = 60  # for the other hosts, once one has said how the run ended
 READY_SECONDS = 180  # for an agent to load torch
 ALONE_SECONDS = 60  # that the run waits with fewer than min_hosts
@@ -40,7 +43,6 @@ class Errand:
     recipe: str  # text
     run: str
     dataset: str
-    fingerprint: str
     disk_bytes: int  # that a host should have free
     quiet: bool
 
@@ -67,9 +69,9 @@ class Agent:
 class Fleet:
     """All agents of one launch, and the loop that looks after them."""
 
-    def __init__(self, hosts: Sequence[Host], errand: Errand, cfg: Cluster) -> None:
+    def __init__(self, hosts: Sequence[Host], errand: Errand, dataset: Dataset, cfg: Cluster) -> None:
         self.agents = {host.name: Agent(host) for host in hosts}
-        self.errand, self.cfg = errand, cfg
+        self.errand, self.dataset, self.cfg = errand, dataset, cfg
         self.said: queue.Queue[tuple[Agent, Popen[bytes], str | None]] = queue.Queue()
         self.back: queue.Queue[Answer] = queue.Queue()
         self.launch = uuid.uuid4().hex
@@ -81,6 +83,9 @@ class Fleet:
     def run(self) -> tuple[ExitCode, dict[str, Any] | None]:
         """Train to the end; return the exit code and the leader's summary."""
         answers = self.look([agent.host for agent in self.agents.values()])
+        require_answers(answers)
+        with View(None if sys.stderr.isatty() else self.say) as view:
+            self.supply(answers, view)
         require_answers(answers)
         with self.signals():
             try:
@@ -94,8 +99,20 @@ class Fleet:
     def look(self, hosts: Sequence[Host]) -> list[Answer]:
         """Ask hosts about themselves, and note what keeps them from training."""
         answers = survey(hosts, Question(dataset=self.errand.dataset, run=self.errand.run))
-        compare(answers, self.errand.fingerprint, Path(self.errand.dataset), self.errand.disk_bytes)
+        compare(answers, self.dataset, self.errand.disk_bytes)
         return answers
+
+    def supply(self, answers: Sequence[Answer], view: View) -> None:
+        """Send the dataset to the hosts that lack it, and note a problem where that failed."""
+        lacking = {each.host.name: each for each in answers if not each.problem and each.lacks_dataset}
+        if not lacking:
+            return
+        size = f"{self.dataset.num_bytes / 1e6:,.1f} MB"
+        self.say(f"sending the dataset {self.dataset.fingerprint} ({size}) to {', '.join(lacking)}")
+        for delivery in send_dataset(self.dataset, [each.host for each in lacking.values()], view):
+            if delivery.problem is not None:
+                answer, error = lacking[delivery.host.name], delivery.problem
+                answer.problem, answer.where, answer.fix = error.what, error.where, error.fix
 
     def meet(self, answers: Sequence[Answer]) -> None:
         """Start the agents of hosts that answered; they meet at the first of them."""
@@ -215,14 +232,16 @@ class Fleet:
                 agent.retry_at = 0.0
 
                 def look(host: Host = agent.host) -> None:
-                    self.back.put(self.look([host])[0])
+                    answers = self.look([host])
+                    self.supply(answers, View(self.say))
+                    self.back.put(answers[0])
 
                 threading.Thread(target=look, daemon=True).start()
         with suppress(queue.Empty):
             answer = self.back.get_nowait()
             agent = self.agents[answer.host.name]
             if answer.problem:
-                agent.retry_at = time.monotonic() + RETRY_SECONDS
+                agent.retry_at = time.monotonic() + (RESEND_SECONDS if answer.where else RETRY_SECONDS)
             else:
                 self.say(f"host {answer.host.name} is back")
                 self.start(answer)
@@ -243,7 +262,10 @@ class Fleet:
         deadline = time.monotonic() + ALONE_SECONDS
         while not self.stopping:
             answers = [
-                answer for answer in self.look([a.host for a in self.agents.values()]) if not answer.problem
+                answer
+                for answer in self.look([a.host for a in self.agents.values()])
+                # One that lost its dataset gets it when it is taken back; the others do not wait for that.
+                if not answer.problem and not answer.lacks_dataset
             ]
             if answers and len(answers) >= min(self.cfg.min_hosts, len(self.agents)):
                 self.meet(answers)

@@ -29,6 +29,10 @@ class Host:
     python: str | None = None  # the interpreter that has dragoman, if it is another than here
     directory: str | None = None  # to work in, if it is another than here
 
+    def place(self, path: Path) -> Path:
+        """Return where a path of ours is on this host."""
+        return Path(self.directory or os.getcwd()) / path
+
 
 def parse_hosts(text: str, ssh_port: int | None = None) -> list[Host]:
     """Read ``a:2,b:2``, or a file with one host a line, into hosts; every mistake is named."""

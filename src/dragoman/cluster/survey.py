@@ -24,6 +24,7 @@ from dragoman import __version__
 from dragoman.cluster.hosts import Host, start_on
 from dragoman.cluster.lab.client import LAB, UNREACHABLE
 from dragoman.cluster.network import free_port, interfaces
+from dragoman.data.shards import MANIFEST, Dataset, bytes_in, unfinished
 from dragoman.errors import UserError, UserErrors
 from dragoman.files import read_json
 from dragoman.machine import usable_cores
@@ -48,6 +49,7 @@ class Answer:
     host: Host
     facts: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
+    where: str = ""  # the host itself if nothing is said
     fix: str = ""
 
     @property
@@ -56,8 +58,14 @@ class Answer:
         return [address for each in self.facts["interfaces"].values() for address in each]
 
     @property
+    def lacks_dataset(self) -> bool:
+        """Whether the host must be sent the dataset: it has none, or a damaged one."""
+        data = self.facts["dataset"]
+        return data["fingerprint"] is None or bool(data["damage"])
+
+    @property
     def error(self) -> UserError:
-        return UserError(self.problem, where=f"host {self.host.name}", fix=self.fix)
+        return UserError(self.problem, where=self.where or f"host {self.host.name}", fix=self.fix)
 
 
 def facts(question: Question) -> dict[str, Any]:
@@ -79,6 +87,9 @@ def facts(question: Question) -> dict[str, Any]:
         found["disk_free_bytes"] = shutil.disk_usage(_nearest_existing(Path(question.run))).free
     if question.dataset is not None:
         found["dataset"] = _dataset_facts(Path(question.dataset))
+        found["dataset"]["is_on_disk_of_run"] = question.run is not None and _disk(question.run) == _disk(
+            question.dataset
+        )
     if question.devices:
         found["devices"] = _devices()
     return found
@@ -102,18 +113,15 @@ def require_answers(answers: Sequence[Answer]) -> None:
         raise UserErrors(errors)
 
 
-def compare(answers: Sequence[Answer], fingerprint: str, dataset: Path, disk_bytes: int) -> None:
-    """Note a problem with every host that cannot train along: other versions, no or other data, no room."""
+def compare(answers: Sequence[Answer], dataset: Dataset, disk_bytes: int) -> None:
+    """Note a problem with every host that cannot train along: other versions, other data, no room."""
     for answer in answers:
         if not answer.problem:
-            reasons = unfit(answer, fingerprint, dataset, disk_bytes)
-            answer.problem, answer.fix = next(reasons, ("", ""))
+            answer.problem, answer.fix = next(unfit(answer, dataset, disk_bytes), ("", ""))
 
 
-def unfit(
-    answer: Answer, fingerprint: str | None, dataset: Path, disk_bytes: int
-) -> Iterator[tuple[str, str]]:
-    """Yield each reason why a host cannot train along, and its fix; no ``fingerprint`` is any data at all."""
+def unfit(answer: Answer, dataset: Dataset | None, disk_bytes: int) -> Iterator[tuple[str, str]]:
+    """Yield each reason why a host cannot train along, and its fix; without a dataset its data does not matter."""
     name, found = answer.host.name, answer.facts
     for package, ours in (("dragoman", __version__), ("torch", version("torch"))):
         theirs = str(found[package])
@@ -122,22 +130,21 @@ def unfit(
                 f"host {name} has {package} {theirs}, here it is {ours}",
                 f"on {name}: pip install {package}=={ours.partition('+')[0]}",
             )
-    if fingerprint is not None:
+    needs = f"its checkpoints need about {disk_bytes / 1e6:,.0f} MB"
+    if dataset is not None:
         data = found["dataset"]
-        there = Path(answer.host.directory or os.getcwd()) / dataset
-        port = "" if answer.host.port is None else f" -e 'ssh -p {answer.host.port}'"
-        copy = f"rsync -a {dataset}/ {name}:{there}/ --mkpath{port}   (or run `dragoman data prepare` there)"
-        if data["fingerprint"] is None:
-            others = f"; there are others: {', '.join(data['others'])}" if data["others"] else ""
-            yield f"host {name} does not have the dataset {fingerprint}{others}", copy
-        elif data["fingerprint"] != fingerprint:
-            yield f"host {name} has another dataset ({data['fingerprint']}, not {fingerprint})", copy
-        elif data["damage"]:
-            yield f"the dataset on host {name} is damaged: {data['damage']}", copy
+        fix = f"on {name}: remove {answer.host.place(dataset.path)} if nobody needs it, and ours will be sent"
+        if data["fingerprint"] not in (None, dataset.fingerprint):
+            yield f"host {name} has another dataset ({data['fingerprint']}, not {dataset.fingerprint})", fix
+        elif not answer.lacks_dataset and data["content"] != dataset.content:
+            yield f"the dataset {dataset.fingerprint} of host {name} has other files than the one here", fix
+        elif answer.lacks_dataset and data["is_on_disk_of_run"]:
+            missing = max(0, dataset.num_bytes - data["arrived_bytes"])
+            disk_bytes += missing
+            needs += f", the dataset {missing / 1e6:,.0f} MB"
     if found["disk_free_bytes"] < disk_bytes:
         yield (
-            f"host {name} has {found['disk_free_bytes'] / 1e6:,.0f} MB free where the run is written, and its "
-            f"checkpoints need about {disk_bytes / 1e6:,.0f} MB",
+            f"host {name} has {found['disk_free_bytes'] / 1e6:,.0f} MB free where the run is written, and {needs}",
             "make room there, lower checkpoint.keep_last and keep_best, or choose another directory with --run",
         )
 
@@ -184,16 +191,18 @@ def _nearest_existing(path: Path) -> Path:
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
-def _dataset_facts(path: Path) -> dict[str, Any]:
-    """Return the fingerprint of the dataset at ``path``, what is wrong with it, and which others lie beside it."""
-    from dragoman.data.shards import MANIFEST, Dataset
+def _disk(path: str) -> int:
+    return _nearest_existing(Path(path)).stat().st_dev
 
-    others = sorted(each.parent.name for each in path.parent.glob(f"*/{MANIFEST}") if each.parent != path)
-    found: dict[str, Any] = {"fingerprint": None, "damage": "", "others": others}
+
+def _dataset_facts(path: Path) -> dict[str, Any]:
+    """Return the fingerprint and the content of the dataset at ``path``, and what is wrong with it."""
+    found: dict[str, Any] = {"fingerprint": None, "content": None, "damage": ""}
+    found["arrived_bytes"] = bytes_in(unfinished(path)) + bytes_in(path)  # of which a sending can make use
     if (path / MANIFEST).is_file():
         try:
             found["fingerprint"] = read_json(path / MANIFEST)["fingerprint"]
-            Dataset.open(path)
+            found["content"] = Dataset.open(path).content
         except (UserError, ValueError, LookupError, TypeError) as error:
             found["damage"] = str(getattr(error, "what", error))
             found["fingerprint"] = found["fingerprint"] or path.name

@@ -1,4 +1,4 @@
-"""``dragoman data``: get text, prepare it, and look at what was prepared."""
+"""``dragoman data``: get text, prepare it, look at what was prepared, send it to other hosts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from dragoman.commands.options import JsonOption, RecipeArgument, SetOption, print_json
+from dragoman.commands.options import (
+    HostsOption,
+    JsonOption,
+    RecipeArgument,
+    SetOption,
+    SshPortOption,
+    print_json,
+)
 
 
 def list_(json: JsonOption = False) -> None:
@@ -75,9 +82,27 @@ def show(
     print_json(passport(opened)) if json else print_passport(opened)
 
 
+def send(
+    dataset: Annotated[Path, typer.Argument(help="A dataset directory.")],
+    hosts: HostsOption = None,
+    ssh_port: SshPortOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Send a dataset to the hosts that lack it, to the same place as here; one that was cut off goes on.
+
+    "dragoman train --hosts" does so by itself; before mpirun or srun it is for you to do."""
+    from dragoman.cluster.hosts import choose_hosts
+    from dragoman.cluster.send_command import as_json, send_to_hosts
+
+    deliveries = send_to_hosts(dataset, choose_hosts(hosts, ssh_port, None))
+    if json:
+        print_json(as_json(deliveries))
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "list": list_,
     "get": get,
     "prepare": prepare,
     "show": show,
+    "send": send,
 }

@@ -22,13 +22,13 @@ from dragoman import config
 from dragoman import corpus as named
 from dragoman.corpus import BUILTIN, COMPRESSIONS, SGML, ending
 from dragoman.data import builtin, grammar, lexicon, patterns
+from dragoman.data.catalogue import SOURCES
 from dragoman.data.formats import BLOCK_BYTES, read_chunks, reading
 from dragoman.data.testsets import read_sgml, read_xml
 from dragoman.data.tmx import read_tmx
 from dragoman.errors import UserError
 from dragoman.files import read_json, write_json
 
-SOURCES = "sources.json"  # beside files that were fetched
 HASHES = "hashes.json"  # in the directory of datasets
 SPLITS = ("train", "dev", "test")
 BUILTIN_PAIRS = {"train": 60_000, "dev": 500, "test": 1_000}

@@ -31,7 +31,16 @@ from dragoman.data.passes import Frame, HashSet, clean, count_new, encode, learn
 from dragoman.data.pool import Pool
 from dragoman.data.progress import Stages
 from dragoman.data.rules import FILTER_NAMES
-from dragoman.data.shards import FORMAT, MANIFEST, TOKENIZER, Dataset, ShardWriter, write_manifest, write_text
+from dragoman.data.shards import (
+    FORMAT,
+    LOCK,
+    MANIFEST,
+    TOKENIZER,
+    Dataset,
+    ShardWriter,
+    write_manifest,
+    write_text,
+)
 from dragoman.data.tally import Tally
 from dragoman.data.text import normalise_lines, pair_hash
 from dragoman.data.tokenizer import Tokenizer, tagged
@@ -39,7 +48,6 @@ from dragoman.errors import UserError
 from dragoman.files import beside, disk_errors, publish_directory, remove_unfinished, write_json
 from dragoman.machine import usable_cores
 
-LOCK = ".lock"  # in the directory of datasets
 SPOOL = "spool"  # in an unfinished dataset
 
 
@@ -71,14 +79,14 @@ def prepare(recipe: Recipe, *, workers: int | None = None, progress: bool = True
     stages = Stages(progress)
     directory = Path(recipe.data.directory)
     path = directory / fingerprint(recipe)
-    if dataset := _find(path):
+    if dataset := find(path):
         stages.say(f"{path} is there already")
         return _relabel(dataset, recipe)
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         with _locked(directory, stages):
             remove_unfinished(directory)
-            if not _find(path):  # nobody made it while we waited
+            if not find(path):  # nobody made it while we waited
                 _build(recipe, path, stages, usable_cores() if workers is None else workers)
     dataset = Dataset.open(path)
     pairs = dataset.manifest["splits"]["train"]["pairs"]
@@ -98,7 +106,7 @@ def _relabel(dataset: Dataset, recipe: Recipe) -> Dataset:
     return Dataset(dataset.path, manifest)
 
 
-def _find(path: Path) -> Dataset | None:
+def find(path: Path) -> Dataset | None:
     """Open the dataset at ``path`` if it is there and whole."""
     try:
         return Dataset.open(path)

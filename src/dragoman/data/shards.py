@@ -10,6 +10,9 @@ The tokens of a side of a shard stand sentence after sentence, each with its end
 by all processes of a machine, and given up when needed. This module owns every name in a dataset directory.
 """
 
+import hashlib
+import json
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +22,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import UserError
-from dragoman.files import read_json, sha256, write_json
+from dragoman.files import TEMPORARY, read_json, sha256, write_json
 
 FORMAT = 2  # of the files, and of what is done to the text; part of every fingerprint
 MANIFEST = "manifest.json"
 TOKENIZER = "sentencepiece.model"
+LOCK = ".lock"  # beside datasets: held by whoever makes or receives one
 SIDES = ("src", "tgt")
 SHARD_PAIRS = 500_000
 SHARD_TOKENS = 1 << 24  # of a side: long sentences fill a shard earlier, so that one takes 100 MB to write
 
 Array = npt.NDArray[Any]
+
+
+def unfinished(path: Path) -> Path:
+    """Return where the dataset of ``path`` is while it arrives from another host; ``prepare`` removes leftovers."""
+    return path.with_name(f"{TEMPORARY}{path.name}-arriving")
 
 
 def source_text(directory: Path, split: str) -> Path:
@@ -101,9 +110,14 @@ def _write_array(path: Path, array: Array) -> None:
         file.write(array.data)
 
 
-def _map_array(path: Path) -> Array:
+def _map_array(path: Path, *, at_random: bool = False) -> Array:
+    mapped = np.load(path, mmap_mode="r")
+    if at_random and len(mapped):
+        # Batches are shuffled. By itself the system reads on around every sentence, 128 KB or whatever a disk is set
+        # to, and the first batch would read the whole dataset; told so, it reads the pages that are asked for.
+        mapped._mmap.madvise(mmap.MADV_RANDOM)
     # Slices of a plain array are several times as fast to make as those of a memmap; both read the same map.
-    return np.asarray(np.load(path, mmap_mode="r"))
+    return np.asarray(mapped)
 
 
 class Split:
@@ -113,8 +127,9 @@ class Split:
 
     def __init__(self, directory: Path, num_shards: int) -> None:
         shards = [_shard_files(directory, index) for index in range(num_shards)]
-        src, tgt, offsets = (list(map(_map_array, paths)) for paths in zip(*shards, strict=True))
-        self._tokens, self._offsets = (src, tgt), offsets
+        offsets = [_map_array(paths[2]) for paths in shards]  # read once, for the lengths
+        self._tokens = tuple([_map_array(paths[side], at_random=True) for paths in shards] for side in (0, 1))
+        self._offsets = offsets
         self.lengths = np.concatenate([np.diff(each, axis=0).astype(np.int32) for each in offsets])
         self._first_pairs = np.cumsum([0, *(len(each) - 1 for each in offsets)])
 
@@ -173,6 +188,16 @@ class Dataset:
         return int(self.manifest["vocab"]["size"])
 
     @property
+    def content(self) -> str:
+        """A digest of the names, sizes and checksums of all files: what two copies have in common."""
+        return hashlib.sha256(json.dumps(self.manifest["files"], sort_keys=True).encode()).hexdigest()
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all files but the manifest."""
+        return sum(int(facts["bytes"]) for facts in self.manifest["files"].values())
+
+    @property
     def tokenizer_path(self) -> Path:
         return self.path / TOKENIZER
 
@@ -213,6 +238,11 @@ def write_manifest(directory: Path, facts: dict[str, Any]) -> None:
         for path in _files(directory)
     }
     write_json(directory / MANIFEST, {"format": FORMAT, **facts, "files": files})
+
+
+def bytes_in(directory: Path) -> int:
+    """Return the size of all files in a directory, which need not exist."""
+    return sum(path.stat().st_size for path in _files(directory))
 
 
 def _files(directory: Path) -> Iterator[Path]:

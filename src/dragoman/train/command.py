@@ -1,5 +1,6 @@
 """What ``dragoman train`` does: load, prepare, open the run, start workers here, on many hosts, or join others."""
 
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,7 +12,7 @@ from dragoman.cluster.hosts import Host
 from dragoman.cluster.join import joined_by_environment
 from dragoman.cluster.launch import note_outcome, start_workers
 from dragoman.config import Recipe
-from dragoman.data.prepare import prepare
+from dragoman.data.prepare import find, prepare
 from dragoman.data.shards import Dataset
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json_lines, write_json
@@ -41,7 +42,8 @@ def train_recipe(
         with only_trainer(path):
             run = open_run(recipe, path, dataset)
             with explained(run, quiet=quiet):
-                return Fleet(hosts, errand(recipe, path, dataset, quiet=quiet), recipe.cluster).run()
+                what = errand(recipe, path, dataset, quiet=quiet)
+                return Fleet(hosts, what, dataset, recipe.cluster).run()
     workers = choose_workers(workers)
     with only_trainer(path):
         run = open_run(recipe, path, dataset)
@@ -63,7 +65,6 @@ def errand(recipe: Recipe, path: Path, dataset: Dataset, *, quiet: bool) -> Erra
         recipe=dump_recipe(recipe),
         run=str(path),
         dataset=str(dataset.path),
-        fingerprint=dataset.fingerprint,
         disk_bytes=checkpoint_bytes(recipe, parameters),
         quiet=quiet,
     )
@@ -72,17 +73,17 @@ def errand(recipe: Recipe, path: Path, dataset: Dataset, *, quiet: bool) -> Erra
 def train_joined(recipe: Recipe, path: Path, *, quiet: bool) -> tuple[ExitCode, dict[str, Any] | None]:
     """Be one of the workers that somebody else started: the leader opens the run, then all train it.
 
-    Hosts that do not see the leader's disk make the same dataset and open the run on their own.
+    Hosts that do not see the leader's disk find the same dataset, or make it, and open the run on their own.
     """
     from dragoman.cluster.world import join_world
 
     world = join_world(recipe.cluster.timeout_seconds, recipe.cluster.interface)
-    run, problem, fingerprint = RunDir(path), None, None
+    run, problem, fingerprint, leader = RunDir(path), None, None, None
     with ExitStack() as held:
         for turn, mine in (("leader", world.leads), ("hosts", world.local_rank == 0 and not world.leads)):
             if mine:
                 try:
-                    dataset = prepare(recipe, progress=world.leads and not quiet)
+                    dataset = own_dataset(recipe, leader, progress=world.leads and not quiet)
                     fingerprint = dataset.fingerprint
                     if world.leads:
                         held.enter_context(only_trainer(path))
@@ -95,18 +96,41 @@ def train_joined(recipe: Recipe, path: Path, *, quiet: bool) -> tuple[ExitCode, 
             if problem is not None:
                 world.leave()
                 raise problem
-        check_same_dataset(world.gather((world.host, fingerprint)))
+            leader = world.share(fingerprint)
+        check_same_dataset(world.gather((world.host, fingerprint)), Path(recipe.data.directory))
         return train_here(run, world, quiet=quiet)
 
 
-def check_same_dataset(told: Sequence[tuple[str, str | None]]) -> None:
+def own_dataset(recipe: Recipe, leader: str | None, *, progress: bool) -> Dataset:
+    """Return this host's dataset: the leader's, which somebody sent here or made here, or one made of this host's text.
+
+    Nothing is sent between workers that others started: they know no way to each other but torch's.
+    """
+    there = None if leader is None else find(Path(recipe.data.directory) / leader)
+    if there is not None:
+        return there
+    try:
+        return prepare(recipe, progress=progress)
+    except UserError as error:
+        if leader is None:
+            raise
+        host, path = socket.gethostname(), Path(recipe.data.directory) / leader
+        raise UserError(
+            f"host {host} has neither the dataset {leader} nor its text: {error.what}",
+            where=error.where,
+            fix=f"on the first host, before the start: dragoman data send {path} --hosts {host}",
+        ) from error
+
+
+def check_same_dataset(told: Sequence[tuple[str, str | None]], directory: Path) -> None:
     """Name the first host whose text gave another dataset than the leader's."""
+    ours = told[0][1]
     for host, fingerprint in told:
-        if fingerprint not in (None, told[0][1]):
+        if fingerprint not in (None, ours):
             raise UserError(
-                f"host {host} has other text: its dataset is {fingerprint}, the leader's is {told[0][1]}",
+                f"host {host} has other text: its dataset is {fingerprint}, the leader's is {ours}",
                 where=f"the corpora of the recipe on host {host}",
-                fix="copy the corpora of the first host, or put them on a shared disk",
+                fix=f"on the first host, before the start: dragoman data send {directory / str(ours)} --hosts {host}",
             )
 
 

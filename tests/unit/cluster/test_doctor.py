@@ -31,6 +31,7 @@ LINK = Link("a", "b", "eth0", "10.0.0.2", 941.4, 0.214)
 SUMS = [AllReduce(1, 0.01, 800.0), AllReduce(256, skipped="skipped: would take about 22 s")]
 PROBLEM = Finding("b", "problem", "host b [is] off", "switch it on")
 WARNING = Finding("a", "warning", "host a is old", "buy another")
+NOTE = Finding("b", "note", "host b gets the dataset", "nothing to do")
 
 
 def examination(*answers, here=False, links=(LINK,)):
@@ -83,7 +84,8 @@ def test_a_link_without_numbers_has_none():
     ("hosts", "here", "findings", "expected"),
     [
         (2, False, [], "these 2 hosts can train together"),
-        (2, False, [WARNING], "these 2 hosts can train together; 1 warning above"),
+        (2, False, [NOTE], "these 2 hosts can train together"),
+        (2, False, [WARNING, NOTE], "these 2 hosts can train together; 1 warning above"),
         (3, False, [PROBLEM, PROBLEM, WARNING], "these 3 hosts cannot train together yet: 2 problems above"),
         (1, False, [], "host a can train"),
         (1, True, [], "this machine can train"),
@@ -126,8 +128,8 @@ def test_json_has_the_same_keys_for_every_host():
 def test_what_a_recipe_needs_is_known_without_preparing_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     need = need_of("tiny")
-    assert need.dataset.name == need.fingerprint
-    assert not need.is_prepared
+    assert need.path.name == need.fingerprint
+    assert need.dataset is None
     assert 10**5 < need.parameters < 10**8
     assert need.disk_bytes > 12 * need.parameters
     with pytest.raises(UserError):
@@ -138,7 +140,7 @@ def test_without_its_text_a_recipe_still_tells_its_size(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     need = need_of("transformer-base")
     assert need.parameters > 6e7
-    assert not need.is_prepared
+    assert need.dataset is None
     assert need.unread.where == "wmt/train.en"
 
 

@@ -11,19 +11,32 @@ from dragoman.cluster.examine import Link, Lost, Measured
 from dragoman.cluster.findings import Examination, Need, diagnose
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.survey import Answer
+from dragoman.data.shards import Dataset
 from dragoman.errors import UserError
 
+DATASET = Dataset(
+    Path("/data/abc"), {"fingerprint": "abc", "files": {"x": {"bytes": 5 * 10**8, "sha256": "0"}}}
+)
+DATA = {
+    "fingerprint": "abc",
+    "content": DATASET.content,
+    "damage": "",
+    "arrived_bytes": 0,
+    "is_on_disk_of_run": True,
+}
+NO_DATA = {**DATA, "fingerprint": None, "content": None}
 NEED = Need(
     recipe="base.toml",
-    dataset=Path("/data/abc"),
+    path=DATASET.path,
     fingerprint="abc",
-    is_prepared=True,
+    dataset=DATASET,
     unread=None,
     parameters=61_000_000,
     disk_bytes=10**9,
     interface=None,
     exchanges_gradients=True,
 )
+LIGHT = Need(**{**NEED.__dict__, "exchanges_gradients": False})
 A100 = {"name": "NVIDIA A100", "memory_bytes": 40 * 10**9}
 T4 = {"name": "Tesla T4", "memory_bytes": 16 * 10**9}
 
@@ -38,7 +51,7 @@ def answer(name="a", workers=1, **changes):
         "cores": 8,
         "disk_free_bytes": 10**12,
         "interfaces": {"lo": ["127.0.0.1/8"], "eth0": [f"10.0.0.{number}/24"]},
-        "dataset": {"fingerprint": "abc", "damage": "", "others": []},
+        "dataset": DATA,
         "clock_offset_seconds": 0.0,
         "clock_doubt_seconds": 0.1,
     }
@@ -96,32 +109,48 @@ def test_a_clock_within_doubt_is_right():
     [
         ({"disk_free_bytes": 10**8}, "its checkpoints need about 1,000 MB", "make room"),
         (
-            {"dataset": {"fingerprint": None, "damage": "", "others": []}},
-            "does not have the dataset abc",
-            "rsync -a /data/abc/ a:/data/abc/",
+            {"dataset": NO_DATA, "disk_free_bytes": 14 * 10**8},
+            "need about 1,000 MB, the dataset 500 MB",
+            "make room",
         ),
-        ({"dataset": {"fingerprint": "abc", "damage": "torn", "others": []}}, "is damaged: torn", "rsync"),
+        ({"dataset": {**DATA, "content": "other"}}, "has other files than the one here", "remove /data/abc"),
     ],
 )
 def test_a_recipe_needs_room_and_data(changes, what, fix):
-    found = only(findings(answer(**changes), need=NEED))
+    found = findings(answer(**changes), need=NEED)[0]
     assert found.severity == "problem"
     assert what in found.what
     assert fix in found.fix
 
 
+def test_a_dataset_that_will_be_sent_is_a_note():
+    fast = Measured(links=links({"ab": 940, "ba": 900}))
+    found = only(findings(answer("a"), answer("b", dataset=NO_DATA), measured=fast, need=LIGHT))
+    assert (found.where, found.severity) == ("b", "note")
+    assert found.what == (
+        "host b does not have the dataset: it will be sent when training starts (500 MB, about 4 s at 940 Mbit/s)"
+    )
+    assert found.fix.endswith("to send it now: dragoman data send /data/abc --hosts b")
+    damaged = answer("b", dataset={**DATA, "damage": "x is missing"})
+    found = only(findings(damaged, need=LIGHT))
+    assert (
+        "host b has a damaged dataset (x is missing): it will be sent when training starts (500 MB)"
+        in found.what
+    )
+
+
 def test_data_that_is_not_prepared_is_missed_once_and_not_at_all_alone():
-    need = Need(**{**NEED.__dict__, "is_prepared": False})
-    nothing = {"fingerprint": None, "damage": "", "others": []}
-    found = only(findings(answer("a", dataset=nothing), answer("b", dataset=nothing), need=need))
-    assert (found.where, found.severity) == ("here", "problem")
+    need = Need(**{**NEED.__dict__, "dataset": None})
+    found = only(findings(answer("a", dataset=NO_DATA), answer("b", dataset=NO_DATA), need=need))
+    assert (found.where, found.severity) == ("here", "note")
+    assert found.what == "the dataset of base.toml (abc) is not prepared: it will be when training starts"
     assert "dragoman data prepare base.toml" in found.fix
-    assert findings(answer(dataset=nothing), need=need, here=True) == []
+    assert findings(answer(dataset=NO_DATA), need=need, here=True) == []
 
 
 def test_text_that_cannot_be_read_is_a_problem_even_alone():
     unread = UserError("there is no such file", where="wmt/train.en", fix="correct the path")
-    need = Need(**{**NEED.__dict__, "is_prepared": False, "fingerprint": "", "unread": unread})
+    need = Need(**{**NEED.__dict__, "dataset": None, "fingerprint": "", "unread": unread})
     found = only(findings(answer(dataset=None), need=need, here=True))
     assert found.what == "the text of base.toml cannot be read: there is no such file (wmt/train.en)"
     assert found.fix == "correct the path"
@@ -227,8 +256,7 @@ def test_a_network_that_is_slow_for_the_model():
     assert (found.where, found.severity) == ("b → a", "warning")
     assert found.what == "b → a: an exchange of 61 M float32 gradients takes about 2.1 s"
     assert found.fix == 'consider cluster.sync = "auto"'
-    frugal = Need(**{**NEED.__dict__, "exchanges_gradients": False})
-    assert findings(answer("a"), answer("b"), measured=slow, need=frugal) == []
+    assert findings(answer("a"), answer("b"), measured=slow, need=LIGHT) == []
 
 
 def test_a_network_that_is_slow_for_any_model():

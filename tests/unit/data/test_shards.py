@@ -1,7 +1,10 @@
 """Shards hold any tokens; a dataset that is not whole is never opened."""
 
+import ctypes
 import json
+import mmap
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -69,6 +72,48 @@ def test_tokens_are_mapped_not_read(tmp_path):
     (ids,) = Split(tmp_path, 1).gather(np.array([0]), 0)
     assert not ids.flags.owndata
     assert not ids.flags.writeable
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mincore is asked in Linux' way")
+def test_a_batch_reads_its_own_pages_only(tmp_path):
+    """The lengths of all pairs are needed for the plan; the tokens of a pair only when its turn comes."""
+    tokens = np.zeros(4 * 2**20, np.uint16)
+    writer = ShardWriter(tmp_path / "train", np.uint16)
+    writer.add(tokens.tobytes(), tokens.tobytes(), np.full((2**14, 2), 256, np.int32))
+    write_manifest(tmp_path, {"fingerprint": "abc", "splits": {"train": {"shards": writer.close()}}})
+    src, tgt = tmp_path / "train/00000.src.npy", tmp_path / "train/00000.tgt.npy"
+    forget(src)
+    forget(tgt)
+    if pages_in_memory(src):
+        pytest.skip("this file system is memory itself")
+    split = Dataset.open(tmp_path).split("train")
+    assert (
+        pages_in_memory(src) + pages_in_memory(tgt) <= 2 * 8
+    )  # the header of an array is read with what follows
+    before = pages_in_memory(src)
+    ids = split.gather(np.arange(100, 2**14, 2**9), 0)
+    assert sum(int(each.sum()) for each in ids) == 0
+    assert (
+        32 <= pages_in_memory(src) - before <= 64
+    )  # 32 sentences of half a kilobyte, each in one or two pages
+    assert pages_in_memory(tgt) <= 8
+    assert split.lengths.nbytes == 2 * 4 * len(split)  # all that every worker has in memory of its own
+
+
+def forget(path):
+    """Have the system forget what it knows of a file."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def pages_in_memory(path):
+    """Return how many pages of a file the system has read."""
+    content = np.memmap(path, np.uint8, "r")
+    states = (ctypes.c_ubyte * -(-content.nbytes // mmap.PAGESIZE))()
+    place, size = ctypes.c_void_p(content.ctypes.data), ctypes.c_size_t(content.nbytes)
+    assert ctypes.CDLL(None).mincore(place, size, states) == 0
+    return sum(state & 1 for state in states)
 
 
 @pytest.fixture
