@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 BYTES = {"float32": 4, "bf16": 2, "fp16": 2}  # of a number
 LEVELS = {"int8": 127, "int4": 7}  # the largest whole number; the scale belongs to it
+LOOKED_UP = 0.2  # of the embedding's rows, those that a step looks up: with few bits only they travel last
 BLOCK = 64  # numbers that share a scale: a quarter bit for each, and one large number coarsens only its block
 
 ALLOWED = 0.10  # of a step's time spent waiting, when choosing
@@ -87,7 +88,7 @@ class Shape:
     """What estimates need to know of model and cluster."""
 
     weights: int
-    last: int  # weights whose gradient is there only when the backward pass ends
+    last: int  # the embedding's weights, whose gradient is there only when the backward pass ends
     workers: int
     hosts: int
 
@@ -108,24 +109,26 @@ def share_of(exposed_seconds: float, compute_seconds: float) -> float:
 
 def bytes_per_step(mode: Mode, shape: Shape) -> float:
     """Return what one worker sends to others in a step, on average."""
-    size = wire_bytes(shape.weights, mode.wire)
-    if mode.wire in LEVELS:
-        return all_gather_bytes(size, shape.hosts) / mode.inner_steps
-    return all_reduce_bytes(size, shape.workers)
+    if mode.wire not in LEVELS:
+        return all_reduce_bytes(wire_bytes(shape.weights, mode.wire), shape.workers)
+    rows = 0 if mode.sync == "local" else round(shape.last * LOOKED_UP)
+    return all_gather_bytes(wire_bytes(shape.weights + rows, mode.wire), shape.hosts) / mode.inner_steps
 
 
 def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float) -> Estimate:
     """Return how long a step waits in ``mode``.
 
-    Gradients hide behind ``hidden_seconds`` of the backward pass, except those that are there only at its end.
-    Weights hide behind a whole step's computing. Rounding is computing, too.
+    Gradients hide behind ``hidden_seconds`` of the backward pass, except those that are there only at its end: the
+    embedding's, or its rows where these travel by themselves. Weights hide behind a whole step's computing.
+    Rounding is computing, too.
     """
     sent = bytes_per_step(mode, shape)
     seconds = measured.link.seconds(sent)
     if mode.sync == "local":
         exposed = max(0.0, seconds - measured.compute_seconds)
     else:
-        exposed = max(seconds - hidden_seconds, measured.link.seconds(sent * shape.last / shape.weights))
+        last = shape.last * (LOOKED_UP if mode.wire in LEVELS else 1)
+        exposed = max(seconds - hidden_seconds, measured.link.seconds(sent * last / shape.weights))
     rounding = measured.rounding_seconds / mode.inner_steps if mode.wire in LEVELS else 0.0
     return Estimate(mode, sent, exposed, share_of(exposed, measured.compute_seconds + rounding))
 

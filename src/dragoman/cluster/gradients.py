@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dragoman.cluster.across import Exchange, Hosts, total
 from dragoman.cluster.estimate import all_reduce_bytes
 from dragoman.cluster.wire import DTYPES, Group
 
@@ -35,15 +34,22 @@ class Exact:
         self.group, self.members = group, 1 if group is None else group.size()
         self.bytes_sent = 0
         self.loss_scale = 1.0  # by which gradients are too large at the moment
+        self.is_last = False  # whether the micro-batch at work is the last of its step
 
     def bucket(self, bucket: Bucket) -> Answer:
         """Begin to exchange one bucket; the answer will hold the sum."""
         if self.members == 1:
-            return _known(bucket.buffer())
+            return known(bucket.buffer())
         return self._all_reduce(bucket.buffer(), lambda summed: summed)
 
     def finish(self) -> None:
         """Exchange what is exchanged after the backward pass."""
+
+    def leave(self) -> None:
+        """Give the model back as it was: another way takes over, for a while or for good."""
+
+    def enter(self) -> None:
+        """Make of the model what this way needs."""
 
     def settle(self) -> None:
         """Bring all workers into the same state."""
@@ -132,51 +138,6 @@ class Feedback(Keeping):
         return buffer.to(DTYPES[self.wire])
 
 
-class Quantised(Keeping):
-    """Sum a bucket in whole numbers of 8 or 4 bits, with error feedback, while the backward pass goes on.
-
-    The workers of a host sum theirs in full; then the hosts exchange theirs, and all sum them alike.
-    """
-
-    def __init__(self, model: nn.Module, hosts: Hosts, wire: str) -> None:
-        super().__init__(model, hosts.here, list(model.parameters()))
-        self.hosts, self.wire, self.shares = hosts, wire, hosts.count
-        self._rows: dict[tuple[nn.Parameter, ...], Tensor] = {}  # the residuals of a bucket's weights
-        self._sending: list[tuple[Tensor, Exchange]] = []
-
-    @torch.no_grad()
-    def bucket(self, bucket: Bucket) -> Answer:
-        buffer: Tensor = bucket.buffer()
-        if self.members > 1:
-            # Waited for, because what comes next must be in the same order on every host.
-            dist.all_reduce(buffer, group=self.group)
-            self.bytes_sent += all_reduce_bytes(buffer.numel() * buffer.element_size(), self.members)
-        row = self._row(tuple(bucket.parameters()))
-        exchange = Exchange(self.hosts, row, self.wire, total, buffer, 1 / self.loss_scale)
-        self.bytes_sent += exchange.bytes_sent
-        self._sending.append((buffer, exchange))
-        return _known(buffer)
-
-    @torch.no_grad()
-    def finish(self) -> None:
-        for buffer, exchange in self._sending:  # gradients are views of their bucket
-            exchange.wait(buffer)
-            if self.loss_scale != 1.0:
-                buffer.mul_(self.loss_scale)
-        self._sending.clear()
-
-    def _row(self, weights: tuple[nn.Parameter, ...]) -> Tensor:
-        """Return the residuals of a bucket's weights in one row; they are moved there when it is first asked for."""
-        if weights not in self._rows:
-            kept = [self.residual[weight] for weight in weights]
-            self._rows[weights] = flatten(kept)
-            self.residual.update(zip(weights, parts(self._rows[weights], kept), strict=True))
-        return self._rows[weights]
-
-    def _total(self, kept: Tensor) -> Tensor:
-        return Exchange(self.hosts, kept, "float32", total).wait()
-
-
 class LowRank(Keeping):
     """Sum every matrix as the product of two thin ones, with error feedback (PowerSGD, Vogels et al. 2019).
 
@@ -194,7 +155,7 @@ class LowRank(Keeping):
         self.forget()
 
     def bucket(self, bucket: Bucket) -> Answer:
-        return _known(bucket.buffer())
+        return known(bucket.buffer())
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -254,7 +215,8 @@ def parts(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
     return [piece.view_as(each) for piece, each in zip(pieces, like, strict=True)]
 
 
-def _known(buffer: Tensor) -> Answer:
+def known(buffer: Tensor) -> Answer:
+    """Return an answer that is there already."""
     answer: Answer = torch.futures.Future()
     answer.set_result(buffer)
     return answer

@@ -24,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.cluster.across import Hosts, find_hosts
 from dragoman.cluster.estimate import LEVELS, Mode
-from dragoman.cluster.gradients import Answer, Exact, Feedback, LowRank, Quantised, Rounded
+from dragoman.cluster.gradients import Answer, Exact, Feedback, LowRank, Rounded
 from dragoman.cluster.local import Local
+from dragoman.cluster.quantised import Quantised
 from dragoman.cluster.wire import DTYPES
 from dragoman.cluster.world import World
 from dragoman.config import Cluster
@@ -80,6 +81,7 @@ class Sync:
     def use(self, mode: Mode) -> Mode:
         """Train in ``mode`` from now on; all workers are in the same state."""
         self.mode, self._local = mode, None
+        self._gradients.leave()
         if self.world.size == 1:
             return mode
         group = dist.group.WORLD
@@ -134,6 +136,7 @@ class Sync:
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
         """Surround one forward and backward; only the last of a step exchanges gradients."""
+        self._gradients.is_last = last
         if not isinstance(self.module, DistributedDataParallel):
             yield
         elif not last:
@@ -148,8 +151,10 @@ class Sync:
     def rehearsal(self) -> Iterator[None]:
         """Exchange gradients that mean nothing, and remember nothing of them."""
         real, self._gradients = self._gradients, Exact(self.model, self._gradients.group)
+        real.leave()
         yield
         self._gradients = real
+        real.enter()
         self.cost()
 
     def after_update(self) -> None:

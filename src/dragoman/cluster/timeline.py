@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dragoman.cluster.estimate import BYTES, LEVELS, Link, Mode, all_reduce_bytes, wire_bytes
+from dragoman.cluster.estimate import BYTES, LEVELS, LOOKED_UP, Link, Mode, all_reduce_bytes, wire_bytes
 
 # What torch's DistributedDataParallel does: a small first bucket, then larger ones; sync.py makes the latter small
 # where the network is expected to be slow.
@@ -152,6 +152,11 @@ def step_timing(
         copying = _copying(handling.byte, sent, exposed, sum(travels))
         return Timing(mode, compute, copying, exposed, agree, optimizer, sent)
     # Gradients in few bits: a host's workers sum theirs first and round them, both in the way of the backward pass.
+    # The embedding's goes first, as that of the output, and its rows last.
+    table = gradients[-1].numbers
+    rows = round(table * LOOKED_UP)
+    buckets = into_buckets(gradients[:-1], SMALL_BUCKET_BYTES)
+    buckets = [Gradient(table, gradients[0].ready), *buckets, Gradient(rows, 1.0)]
     sizes = [wire_bytes(each.numbers, mode.wire) for each in buckets]
     travels = [network.gather_seconds(size) for size in sizes]
     before = [
@@ -162,7 +167,7 @@ def step_timing(
         for each in buckets
     ]
     exposed = _wait(buckets, travels, work.backward_seconds, before, after)
-    rounding = weights * (handling.encode + handling.decode * others)
+    rounding = (weights + rows) * (handling.encode + handling.decode * others)
     exposed += sum(before) + sum(after) - rounding  # the exchanges within the host
     sent = float(others * sum(sizes))
     rounding += _copying(handling.byte, sent, exposed, sum(travels))

@@ -137,6 +137,7 @@ class Transformer(nn.Module):
     def __init__(self, cfg: Model, vocab_size: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, cfg.d_model)
+        self._projection: Tensor | None = None  # the embedding's weight under another name; see untie()
         self.encoder = Stack(cfg, cfg.layers, over_memory=False)
         self.decoder = Stack(cfg, cfg.num_decoder_layers, over_memory=True)
         self.dropout = nn.Dropout(cfg.dropout)
@@ -161,7 +162,20 @@ class Transformer(nn.Module):
         return self.decoder(self._embed(tgt_in_BT), memory_BSD, memory_mask)  # type: ignore[no-any-return]
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        return F.linear(hidden_ND, self.embedding.weight)  # N V
+        weight = self.embedding.weight if self._projection is None else self._projection
+        return F.linear(hidden_ND, weight)  # N V
+
+    def untie(self) -> Tensor:
+        """Let the output have a gradient of its own, which the tensor returned collects; the weight stays one.
+
+        As output the embedding's gradient is the first that a backward pass completes, as input the last.
+        """
+        self._projection = self.embedding.weight.detach().requires_grad_()
+        return self._projection
+
+    def tie(self) -> None:
+        """Undo ``untie``: one weight, one gradient."""
+        self._projection = None
 
     def _embed(self, ids_BT: Tensor) -> Tensor:
         length = ids_BT.shape[1]

@@ -9,7 +9,11 @@ import torch.distributed as dist
 from torch import nn
 
 from dragoman.cluster.across import Hosts
-from dragoman.cluster.gradients import Exact, Feedback, LowRank, Quantised, Rounded
+from dragoman.cluster.estimate import wire_bytes
+from dragoman.cluster.gradients import Exact, Feedback, LowRank, Rounded
+from dragoman.cluster.quantised import Quantised
+from dragoman.config import Model
+from dragoman.model.transformer import Batch, Transformer
 
 SIZE = 2
 GROUPS = []  # kept: a group must not be let go of by one of its own threads
@@ -193,3 +197,52 @@ def test_thin_matrices_are_exact_for_a_gradient_of_low_rank():
 
     for summed, truth in together(work):
         torch.testing.assert_close(summed, truth, rtol=1e-4, atol=1e-4)
+
+
+def backward(model, batch, way):
+    """Add up the gradients of two micro-batches, as the trainer does."""
+    for is_last in (False, True):
+        way.is_last = is_last
+        model(batch).square().mean().backward()
+
+
+def test_the_embedding_goes_in_two_parts_that_add_up():
+    cfg = Model(
+        layers=1, d_model=16, heads=2, feed_forward=32, dropout=0, attention_dropout=0, relu_dropout=0
+    )
+
+    def build(rank):
+        torch.manual_seed(0)
+        model = Transformer(cfg, vocab_size=40)
+        ids = torch.tensor([[4 + rank, 9, 3], [20 + rank, 8, 3]])
+        return model, Batch(ids, ids, ids.flatten(), None, torch.arange(6))
+
+    def gradient(model, batch, way):
+        """Return that of a step on one worker alone."""
+        for weight in model.parameters():
+            weight.grad = None
+        backward(model, batch, way)
+        return flat(weight.grad for weight in model.parameters())
+
+    # Made one after the other, for threads share a generator.
+    models = [build(rank) for rank in range(SIZE)]
+    truth = [gradient(*each, Exact(each[0], None)) for each in models]
+
+    def work(rank, group):
+        model, batch = models[rank]
+        way = Quantised(model, hosts(group), "int8")
+        total = 0
+        for _ in range(4):
+            gradient(model, batch, way)
+            total = total + exchange(way, model)
+        kept = flat(way.residual[weight] for weight in model.parameters())
+        way.leave()
+        assert gradient(model, batch, way).equal(truth[rank])
+        return total, kept, way.bytes_sent
+
+    (total, kept, sent), (same, other_kept, _) = together(work)
+    assert total.equal(same)
+    torch.testing.assert_close(total + kept + other_kept, 4 * sum(truth), rtol=1e-3, atol=1e-5)
+    # The 10 rows that somebody looked up of 40 are sent beside the whole, and which they are.
+    whole = wire_bytes(len(total), "int8")
+    assert whole < sent / 4 < whole + wire_bytes(10 * 16, "int8") + 40 + 100
