@@ -175,8 +175,14 @@ def facts(text: str) -> dict[str, object]:
                 "dev": {
                     **small,
                     "corpora": [{**small, "paths": ["dev.en", "dev.de"]}],
-                    "overlap_with_train": 3,
                 },
+            },
+            "overlap": {
+                "gate": False,
+                "removed": 0,
+                "kept": 3,
+                "sets": {"dev": {"pairs": small["pairs"], "exact": 3, "normalised": 0, "ngram": 0}},
+                "examples": [],
             },
             "dropped": {
                 "empty": {"pairs": 1200, "examples": []},

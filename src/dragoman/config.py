@@ -67,7 +67,30 @@ class Filter(Section):
         4.0, "Largest ratio of the sides' lengths in words (short pairs exempt).", gt=1
     )
     identical: bool = setting(True, "Drop pairs whose two sides are the same.")
+    max_copy: float = setting(
+        0.9, "Largest share of words that both sides have in common (short pairs exempt). 1: off.", gt=0, le=1
+    )
+    html: bool = setting(True, "Drop pairs with remains of HTML, CSS or JavaScript.")
+    max_nonletters: float = setting(
+        0.7,
+        "Largest share of a side's characters that are no letters, spaces not counted. 1: off.",
+        gt=0,
+        le=1,
+    )
+    min_script: float = setting(
+        0.5, "Smallest share of a side's letters in the script of its language. 0: off.", ge=0, le=1
+    )
+    numbers: bool = setting(True, "Drop pairs whose numbers clearly differ.")
+    max_other_language: float = setting(
+        0.8, "Largest probability that a side is in another language, by py3langid (short sides exempt). 1: off.",
+        gt=0, le=1,
+    )  # fmt: skip
     duplicates: bool = setting(True, "Drop pairs that occurred before.")
+    near_duplicates: bool = setting(
+        True,
+        "With duplicates, also drop pairs that differ from an earlier one in case, digits and punctuation alone.",
+    )
+    overlap: bool = setting(True, "Drop training pairs that overlap with dev or test.")
 
 
 class Vocab(Section):

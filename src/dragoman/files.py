@@ -45,12 +45,17 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` so that the file is either the old one or the new one, never a part."""
+    """Write ``text`` to ``path``, as ``write_bytes`` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` so that the file is either the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(data)
             fsync_file(file)
         os.replace(temporary, path)
     finally:
@@ -96,9 +101,11 @@ def publish_directory(temporary: Path, path: Path) -> None:
     fsync_directory(path.parent)
 
 
-def remove_unfinished(directory: Path) -> None:
-    """Remove what killed writers left behind in ``directory``; others may be doing the same."""
+def remove_unfinished(directory: Path, *, keep: Path | None = None) -> None:
+    """Remove what killed writers left behind in ``directory``, all but ``keep``; others may be doing the same."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
+        if leftover == keep:
+            continue
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:

@@ -59,6 +59,7 @@ def has_ended(pid):
 def test_checkpoints_are_scored_as_they_appear_and_test_at_the_end(run, lane, capfd):
     run.save(10)
     wait_for_score(run, lane, ("dev", 10))
+    wait_until(run.directory.best.is_symlink, "the best model")  # comes right after the score
     assert run.directory.best.readlink().as_posix() == "models/step-00000010"
     process = psutil.Process(lane._process.pid)
     assert process.nice() == psutil.Process().nice() + 10

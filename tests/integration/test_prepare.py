@@ -4,7 +4,10 @@ import fcntl
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -13,13 +16,15 @@ from dragoman.data.corpora import HASHES
 from dragoman.data.prepare import LOCK
 from dragoman.data.shards import Dataset
 from dragoman.files import TEMPORARY
-from tests.integration.conftest import family, wait_until
+from tests.integration.conftest import ENVIRONMENT, family, wait_until
 
 RECIPE = """
 [data]
 train = ["train.en", "train.de"]
 dev = "builtin:40"
 directory = "{datasets}"
+[filter]
+max_other_language = 1.0  # it is in no language
 [vocab]
 size = 4000
 [train]
@@ -107,7 +112,7 @@ def test_killed_at_any_stage_the_next_one_makes_the_same_dataset(work, undisturb
 
 
 @pytest.mark.parametrize("finished", ["read dev and test", "clean"])
-def test_ctrl_c_ends_it_at_once_and_leaves_nothing(work, finished):
+def test_ctrl_c_ends_it_at_once_and_the_next_one_goes_on(work, undisturbed, finished):
     process = start(work)
     wait_for_stage(process, finished)
     workers = wait_for_workers(process)
@@ -115,9 +120,63 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing(work, finished):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
+    assert "stopped: the same command goes on from here" in errors
     assert output == ""
     assert psutil.wait_procs(workers, timeout=60)[1] == []
-    assert made(work.path / "datasets") == set()
+    (unfinished,) = made(work.path / "datasets")
+    assert unfinished.startswith(TEMPORARY)
+
+    result = work.call("data", "prepare", "data.toml", "--json")
+    assert ("going on after 30,000 pairs" in result.stderr) == (finished == "clean")
+    dataset = Dataset.open(work.path / "datasets" / json.loads(result.stdout)["fingerprint"])
+    assert dataset.manifest["files"] == undisturbed
+
+
+SMALL_PARTS = """
+from dragoman.data import formats, shards
+formats.read_chunks.__defaults__ = (1 << 17,)
+shards.SHARD_PAIRS = 5_000
+from dragoman.data.prepare import prepare
+from dragoman.recipe import load_recipe
+if __name__ == "__main__":
+    prepare(load_recipe("data.toml", ["vocab.size=300"]), workers=2)
+"""
+
+
+def test_killed_in_the_middle_of_a_stage_the_next_one_goes_on(work):
+    """What is compared is every file of the dataset, and all numbers of the manifest."""
+    (work.path / "small.py").write_text(SMALL_PARTS)
+    datasets = work.path / "datasets"
+
+    def start_small():
+        process = subprocess.Popen(
+            [sys.executable, "small.py"], cwd=work.path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        )
+        work.processes.append(process)
+        return process
+
+    def finish(process):
+        errors = process.communicate(timeout=120)[1]
+        assert process.returncode == 0, errors
+        (name,) = made(datasets)
+        dataset = Dataset.open(datasets / name)
+        dataset.verify()
+        shutil.rmtree(datasets)
+        return errors, {**dataset.manifest, "made": None}
+
+    _, undisturbed = finish(start_small())
+    assert len(undisturbed["splits"]["train"]["shards"]) > 3
+    for part in ("work/spool", "work/encoded.json"):
+        process = start_small()
+        wait_until(lambda part=part: any(path.stat().st_size for path in datasets.glob(f"*/{part}")), part)
+        workers = wait_for_workers(process)
+        process.kill()
+        process.wait()
+        assert psutil.wait_procs(workers, timeout=60)[1] == []
+        errors, manifest = finish(start_small())
+        assert "going on after " in errors
+        assert ("encoded pairs" in errors) == (part == "work/encoded.json")
+        assert manifest == undisturbed
 
 
 def test_a_worker_that_is_killed_ends_it_with_an_error(work):
@@ -128,7 +187,7 @@ def test_a_worker_that_is_killed_ends_it_with_an_error(work):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "a worker process died (exit code -9)" in errors
-    assert made(work.path / "datasets") == set()
+    assert all(name.startswith(TEMPORARY) for name in made(work.path / "datasets"))
 
 
 def test_of_two_at_once_one_works_and_the_other_waits(work, undisturbed):

@@ -16,7 +16,7 @@ ROOT = Path(dragoman.__file__).parent
 # The layout in docs/tour.md, lowest first. The longest name that fits a module gives its level.
 LEVELS = [
     ["", "errors", "files", "machine", "rundir"],
-    ["settings", "corpus", "config", "recipe", "data.catalogue", "data.formats", "data.rules", "data.text"],
+    ["settings", "corpus", "config", "recipe", "data.catalogue", "data.formats", "data.text"],
     ["data", "model", "cluster", "observe.events"],
     ["train", "decode", "observe"],
     [

@@ -47,6 +47,10 @@ class About:
     licence: str | None = None
     source: str | None = None
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.src_lang, self.tgt_lang
+
     def facts(self) -> dict[str, Any]:
         """Return what the manifest says of it."""
         return {
@@ -110,7 +114,7 @@ class FileCorpus:
         return os.path.getsize(self.paths[0])
 
     def chunks(self) -> Iterator[Lines]:
-        languages = (self.about.src_lang, self.about.tgt_lang)
+        languages = self.about.languages
         match [ending(path) for path in self.paths]:
             case [".tmx"]:
                 return read_tmx(self.paths[0], languages, keep_partial=self.keep_partial)
@@ -159,7 +163,7 @@ class BuiltinCorpus:
         return self.pairs
 
     def chunks(self) -> Iterator[Lines]:
-        reverse = (self.about.src_lang, self.about.tgt_lang) == ("de", "en")
+        reverse = self.about.languages == ("de", "en")
         for start in range(0, self.pairs, BUILTIN_CHUNK_PAIRS):
             pairs = min(BUILTIN_CHUNK_PAIRS, self.pairs - start)
             yield BuiltinLines(self.split, start + 1, pairs, reverse)

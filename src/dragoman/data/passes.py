@@ -18,42 +18,16 @@ import zstandard
 
 from dragoman.config import Filter, Vocab
 from dragoman.data.corpora import Lines
-from dragoman.data.rules import DUPLICATE, FILTERS, TOO_LONG
+from dragoman.data.overlap import Found, HeldOut
+from dragoman.data.rules import DUPLICATE, NEAR_DUPLICATE, OVERLAP, TOO_LONG, Pairs, first_to_drop, is_off
 from dragoman.data.shards import Array
+from dragoman.data.spool import Cleaned, Frame
 from dragoman.data.tally import Tally
-from dragoman.data.text import normalise_lines, pair_hash
+from dragoman.data.text import normalise_lines
 from dragoman.data.tokenizer import Tokenizer, train
 
-
-@dataclass(frozen=True)
-class Cleaned:
-    """A chunk after the first pass."""
-
-    label: str
-    size: int  # as that of the chunk
-    frame: bytes  # compressed rows of: line number TAB source TAB target
-    hashes: Array  # uint64, one a row
-    tally: Tally
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Where in the spool the rows of a chunk are, and which of them are new."""
-
-    corpus: int
-    label: str
-    offset: int
-    size: int
-    is_new: Array  # bool, one a row; False: the pair occurred before
-    tag: str | None = None  # the target language that the source lines are to name
-
-    def rows(self, spool: Path) -> Iterator[list[str]]:
-        """Yield the line number, source and target of every row."""
-        if len(self.is_new):
-            with open(spool, "rb") as file:
-                file.seek(self.offset)
-                text = zstandard.decompress(file.read(self.size)).decode()
-            yield from (row.split("\t") for row in text.split("\n"))
+FATES = ("", DUPLICATE, NEAR_DUPLICATE)  # of a row of the spool: it is encoded, or dropped by this rule
+NEW = 0
 
 
 @dataclass(frozen=True)
@@ -63,29 +37,63 @@ class Encoded:
     src: bytes
     tgt: bytes
     lengths: Array  # int32 (n, 2)
+    used: Array  # uint8: one bit for each subword, whether it occurs
     tally: Tally
 
 
-def clean(chunk: Lines, settings: Filter) -> Cleaned:
-    """Normalise the pairs of a chunk and apply the filters that need no more than a pair's text."""
-    src_lines, tgt_lines = map(normalise_lines, chunk.decode())
-    tally = Tally(lines=len(src_lines))
-    rows, hashes = [], []
-    for number, (src, tgt) in enumerate(zip(src_lines, tgt_lines, strict=True), chunk.first_line):
-        for name, drops in FILTERS.items():
-            if drops(src, tgt, settings):
-                tally.drop(name, f"{chunk.label}:{number}", src, tgt)
-                break
-        else:
-            rows.append(f"{number}\t{src}\t{tgt}")
-            hashes.append(pair_hash(src, tgt))
-    frame = zstandard.compress("\n".join(rows).encode(), level=1)
-    return Cleaned(chunk.label, chunk.size, frame, np.array(hashes, np.uint64), tally)
+def clean(chunk: Lines, corpus: int, settings: Filter, languages: tuple[str, str], held_out: Path) -> Cleaned:
+    """Normalise the pairs of a chunk, and apply the rules that need no more than them, dev and test."""
+    src, tgt = map(normalise_lines, chunk.decode())
+    pairs = Pairs(src, tgt, languages)
+    dropped = first_to_drop(pairs, settings)
+    found, overlapping = Found(), set()
+    for match in HeldOut.load(held_out).matches(pairs):
+        if match.row not in dropped:
+            found.note(match)
+            if match.row not in overlapping:
+                place = f"{chunk.label}:{chunk.first_line + match.row}"
+                found.show(match, place, src[match.row], tgt[match.row])
+                overlapping.add(match.row)
+    if settings.overlap:
+        dropped |= dict.fromkeys(overlapping, OVERLAP)
+    tally = Tally(lines=len(pairs))
+    for row, name in sorted(dropped.items()):
+        tally.drop(name, f"{chunk.label}:{chunk.first_line + row}", src[row], tgt[row])
+    kept = [row for row in range(len(pairs)) if row not in dropped]
+    text = "\n".join([f"{chunk.first_line + row}\t{src[row]}\t{tgt[row]}" for row in kept])
+    return Cleaned(
+        corpus=corpus,
+        label=chunk.label,
+        size=chunk.size,
+        frame=zstandard.compress(text.encode(), level=1),
+        hashes=np.stack((pairs.exact_hashes, pairs.near_hashes))[:, kept],
+        overlaps=[place for place, row in enumerate(kept) if row in overlapping],
+        tally=tally,
+        found=found,
+    )
+
+
+class Seen:
+    """The pairs of all chunks so far: says of those of the next one which are new."""
+
+    def __init__(self, settings: Filter) -> None:
+        self._settings = settings
+        self._exact, self._near = HashSet(), HashSet()
+
+    def fates(self, hashes: Array) -> Array:
+        """Return what is to become of each row of a chunk, as an index of FATES: uint8."""
+        exact, near = hashes
+        fates = np.zeros(len(exact), np.uint8)
+        if not is_off(NEAR_DUPLICATE, self._settings):
+            fates[~self._near.add(near) & (near != 0)] = FATES.index(NEAR_DUPLICATE)
+        if not is_off(DUPLICATE, self._settings):
+            fates[~self._exact.add(exact)] = FATES.index(DUPLICATE)
+        return fates
 
 
 def count_new(frames: Sequence[Frame]) -> int:
     """Return the number of pairs that are left to encode."""
-    return sum(int(frame.is_new.sum()) for frame in frames)
+    return sum(int((frame.fates == NEW).sum()) for frame in frames)
 
 
 def learn(frames: Sequence[Frame], spool: Path, settings: Vocab, tags: Sequence[str] = ()) -> bytes:
@@ -99,8 +107,8 @@ def sample(frames: Sequence[Frame], spool: Path, wanted: int) -> Iterator[str]:
     total = count_new(frames)
     index = 0
     for frame in frames:
-        for is_new, (_, src, tgt) in zip(frame.is_new.tolist(), frame.rows(spool), strict=True):
-            if is_new:
+        for fate, (_, src, tgt) in zip(frame.fates.tolist(), frame.rows(spool), strict=True):
+            if fate == NEW:
                 if index * wanted % total < wanted:
                     yield src
                     yield tgt
@@ -111,12 +119,15 @@ def encode(frame: Frame, spool: Path, model: Path, max_length: int) -> Encoded:
     """Encode the new pairs of a frame and drop those that are too long."""
     tokenizer = _tokenizer(model)
     tally = Tally()
-    rows = []
-    for is_new, row in zip(frame.is_new.tolist(), frame.rows(spool), strict=True):
-        if is_new:
+    rows: list[list[str]] = []
+    overlaps, overlapping = set(), set(frame.overlaps)
+    for place, (fate, row) in enumerate(zip(frame.fates.tolist(), frame.rows(spool), strict=True)):
+        if fate == NEW:
+            if place in overlapping:
+                overlaps.add(len(rows))
             rows.append(row)
         else:
-            tally.drop(DUPLICATE, f"{frame.label}:{row[0]}", row[1], row[2])
+            tally.drop(FATES[fate], f"{frame.label}:{row[0]}", row[1], row[2])
     src = tokenizer.encode_packed([row[1] for row in rows], frame.tag)
     tgt = tokenizer.encode_packed([row[2] for row in rows])
     lengths = tokenizer.packed_lengths(src, tgt)
@@ -125,10 +136,12 @@ def encode(frame: Frame, spool: Path, model: Path, max_length: int) -> Encoded:
         number, *sides = rows[index]
         tally.drop(TOO_LONG, f"{frame.label}:{number}", *sides)
     kept = np.flatnonzero(fits).tolist()
-    lengths = lengths[fits]
-    tally.keep([rows[index][1] for index in kept], [rows[index][2] for index in kept], lengths.sum(axis=0))
+    tally.overlapping = len(overlaps.intersection(kept))
     packed_src, packed_tgt = (b"".join([side[index] for index in kept]) for side in (src, tgt))
-    return Encoded(packed_src, packed_tgt, lengths, tally)
+    counts = tokenizer.count(packed_src), tokenizer.count(packed_tgt)
+    src_text, tgt_text = ([rows[index][side] for index in kept] for side in (1, 2))
+    tally.keep(src_text, tgt_text, lengths[fits], list(map(tokenizer.count_unknown, counts)), max_length)
+    return Encoded(packed_src, packed_tgt, lengths[fits], np.packbits(counts[0] + counts[1] > 0), tally)
 
 
 @lru_cache(maxsize=1)

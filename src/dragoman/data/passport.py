@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dragoman.data import overlap
 from dragoman.data.shards import Dataset
 
 MEGABYTE = 1e6
@@ -43,7 +44,7 @@ def _page(facts: dict[str, Any]) -> RenderableType:
         Text(f"{facts['path']}: {src} → {tgt}", style="bold"),
         _corpora(facts["splits"], f"{src}\n{tgt}"),
         _filters(facts["dropped"], facts["splits"]["train"]["lines"]),
-        *(Text(warning, style="yellow") for warning in _warnings(facts["splits"])),
+        *(Text(warning, style="yellow") for warning in _warnings(facts)),
         Text(
             f"vocabulary: {vocab['pieces']:,} subwords, {vocab['size']:,} with padding, learned from "
             f"{vocab['sample_pairs']:,} pairs; characters without a subword are {fallback}"
@@ -92,8 +93,10 @@ def _table(*columns: str) -> Table:
     return Table(*columns, box=box.SIMPLE, pad_edge=False)
 
 
-def _warnings(splits: dict[str, Any]) -> Iterator[str]:
-    for name, split in splits.items():
-        if overlap := split.get("overlap_with_train"):
-            share = overlap / split["pairs"]
-            yield f"warning: {overlap:,} of {split['pairs']:,} pairs of {name} ({share:.1%}) are in train too"
+def _warnings(facts: dict[str, Any]) -> Iterator[str]:
+    for name in facts["splits"]:
+        if told := overlap.in_words(facts["overlap"], name):
+            yield told
+    for name, rule in facts["dropped"].items():
+        if "note" in rule:
+            yield f"the rule {name} was {rule['note']}"

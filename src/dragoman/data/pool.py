@@ -26,6 +26,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class WorkerDied(UserError):
+    """A worker was killed: no fault of the work, so what is done of it is good."""
+
+
 class Pool:
     """``workers`` processes; none at all does the work right here, for small things and for debuggers."""
 
@@ -82,7 +86,7 @@ def _receive(worker: tuple[SpawnProcess, Connection]) -> Any:
         result, error = connection.recv()
     except (EOFError, ConnectionResetError):
         process.join()
-        raise UserError(
+        raise WorkerDied(
             f"a worker process died (exit code {process.exitcode})",
             where=f"process {process.pid}",
             fix="-9 means that memory ran out: free some, or use fewer workers",

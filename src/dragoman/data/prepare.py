@@ -2,7 +2,8 @@
 
 The result is a function of the recipe and the bytes of its files: never of the number of cores, nor of an
 earlier attempt. Its directory is named by the fingerprint of all that made it, so it is made once and then
-found. It is built under a temporary name and renamed when whole: what fails before leaves nothing behind.
+found. It is built under a temporary name and renamed when whole. A process that was killed or interrupted leaves its
+work there, and the next one for the same dataset goes on with it; an error leaves nothing behind.
 """
 
 import copy
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ import xxhash
 
 from dragoman import __version__
 from dragoman.config import Filter, Recipe
+from dragoman.data import language, overlap
 from dragoman.data.corpora import Corpus, Hashes, corpora
-from dragoman.data.passes import Frame, HashSet, clean, count_new, encode, learn
-from dragoman.data.pool import Pool
+from dragoman.data.overlap import Found, HeldOut
+from dragoman.data.passes import Seen, clean, count_new, encode, learn
+from dragoman.data.pool import Pool, WorkerDied
 from dragoman.data.progress import Stages
-from dragoman.data.rules import FILTER_NAMES
+from dragoman.data.rules import FILTER_NAMES, OVERLAP, is_off, notes
 from dragoman.data.shards import (
     FORMAT,
     LOCK,
@@ -41,27 +44,34 @@ from dragoman.data.shards import (
     write_manifest,
     write_text,
 )
+from dragoman.data.spool import Cleaned, Frame, Progress, Spool
 from dragoman.data.tally import Tally
-from dragoman.data.text import normalise_lines, pair_hash
+from dragoman.data.text import normalise_lines
 from dragoman.data.tokenizer import Tokenizer, tagged
 from dragoman.errors import UserError
-from dragoman.files import beside, disk_errors, publish_directory, remove_unfinished, write_json
+from dragoman.files import (
+    TEMPORARY,
+    beside,
+    disk_errors,
+    publish_directory,
+    remove_unfinished,
+    write_bytes,
+    write_json,
+)
 from dragoman.machine import usable_cores
 
-SPOOL = "spool"  # in an unfinished dataset
+WORK = "work"  # in an unfinished dataset, with what is removed in the end:
+SPOOL, HELD_OUT, ENCODED = "spool", "held-out.npz", "encoded.json"
 
 
 def fingerprint(recipe: Recipe) -> str:
     """Return 16 hex digits that stand for the content of all files and all settings that shape a dataset."""
-    hashes = Hashes(Path(recipe.data.directory))
-    splits = corpora(recipe)
+    hashes, splits = Hashes(Path(recipe.data.directory)), corpora(recipe)
     made_from = {
         "format": FORMAT,
         "sentencepiece": version("sentencepiece"),
-        "languages": {
-            split: [[corpus.about.src_lang, corpus.about.tgt_lang] for corpus in each]
-            for split, each in splits.items()
-        },
+        "language_id": None if is_off("language", recipe.filter) else language.identity(),
+        "languages": {split: [corpus.about.languages for corpus in each] for split, each in splits.items()},
         "filter": recipe.filter.model_dump(),
         "vocab": recipe.vocab.model_dump(),
         "corpora": {split: [corpus.identity(hashes) for corpus in each] for split, each in splits.items()},
@@ -85,13 +95,19 @@ def prepare(recipe: Recipe, *, workers: int | None = None, progress: bool = True
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         with _locked(directory, stages):
-            remove_unfinished(directory)
+            remove_unfinished(directory, keep=_unfinished(path))
             if not find(path):  # nobody made it while we waited
                 _build(recipe, path, stages, usable_cores() if workers is None else workers)
     dataset = Dataset.open(path)
     pairs = dataset.manifest["splits"]["train"]["pairs"]
     stages.say(f"{path}: {pairs:,} pairs to train on, {dataset.vocab_size:,} subwords")
     return dataset
+
+
+def _unfinished(path: Path) -> Path:
+    """Return where the dataset at ``path`` is built: with other versions of us it is somewhere else."""
+    versions = xxhash.xxh3_64_hexdigest(json.dumps(_versions()).encode())
+    return path.with_name(f"{TEMPORARY}{path.name}-{versions}")
 
 
 def _relabel(dataset: Dataset, recipe: Recipe) -> Dataset:
@@ -127,16 +143,18 @@ def _locked(directory: Path, stages: Stages) -> Iterator[None]:
 
 
 def _build(recipe: Recipe, path: Path, stages: Stages, workers: int) -> None:
-    """Make the dataset at ``path``, all or nothing."""
-    temporary = beside(path)
+    """Make the dataset at ``path``, all or nothing, from where an earlier process was stopped."""
     if path.exists():
         stages.say(f"{path} is damaged: making it again")
-        path.rename(temporary)  # so that it is not seen half deleted either
-        shutil.rmtree(temporary)
-    temporary.mkdir()
+        damaged = beside(path)
+        path.rename(damaged)  # so that it is not seen half deleted either
+        shutil.rmtree(damaged)
+    temporary = _unfinished(path)
+    temporary.mkdir(exist_ok=True)
+    remove_unfinished(temporary)
     try:
         splits = {name: _Split(each) for name, each in corpora(recipe).items()}
-        vocab = _write_files(temporary, recipe, splits, stages, workers)
+        made = _write_files(temporary, recipe, splits, stages, workers)
         if fingerprint(recipe) != path.name:
             raise UserError(
                 "a file changed while it was being prepared",
@@ -151,9 +169,9 @@ def _build(recipe: Recipe, path: Path, stages: Stages, workers: int) -> None:
                 "languages": {"src": recipe.data.src_languages, "tgt": recipe.data.tgt_languages},
                 "tags": list(recipe.data.tags),
                 "settings": {"filter": recipe.filter.model_dump(), "vocab": recipe.vocab.model_dump()},
-                "vocab": vocab,
                 "splits": {name: split.facts(hashes) for name, split in splits.items()},
-                "dropped": _dropped(splits["train"].total),
+                "dropped": _dropped(splits["train"].total, recipe),
+                **made,
                 "versions": _versions(),
                 "made": {
                     "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -164,6 +182,9 @@ def _build(recipe: Recipe, path: Path, stages: Stages, workers: int) -> None:
             },
         )
         publish_directory(temporary, path)
+    except (KeyboardInterrupt, WorkerDied):
+        stages.say("stopped: the same command goes on from here")
+        raise
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -179,7 +200,6 @@ class _Split:
         self.corpora = corpora
         self.tallies = [Tally() for _ in corpora]
         self.shards: list[dict[str, Any]] = []
-        self.overlap: int | None = None  # of dev and test: pairs that train has too
 
     @property
     def paths(self) -> list[str]:
@@ -205,8 +225,6 @@ class _Split:
     def facts(self, hashes: Hashes) -> dict[str, Any]:
         """Return what the manifest says of this split."""
         facts = {**self.total.counts(), "shards": self.shards}
-        if self.overlap is not None:
-            facts["overlap_with_train"] = self.overlap
         facts["corpora"] = [
             {
                 **corpus.about.facts(),
@@ -222,39 +240,44 @@ class _Split:
 def _write_files(
     directory: Path, recipe: Recipe, splits: dict[str, _Split], stages: Stages, workers: int
 ) -> dict[str, Any]:
-    """Write all files of a dataset but the manifest; return what is to be said of the vocabulary."""
+    """Write all files of a dataset but the manifest; return what that says of the vocabulary and of overlaps."""
     train = splits["train"]
-    spool, model = directory / SPOOL, directory / TOKENIZER
+    work, model = directory / WORK, directory / TOKENIZER
+    work.mkdir(exist_ok=True)
     # First, though encoded last: a mistake in these files shows at once, not after the work on train.
     with stages.stage("read dev and test"):
         held_out = {name: _read(split) for name, split in splits.items() if split is not train}
+        sets = {name: (src, normalise_lines(ref)) for name, (src, ref) in held_out.items()}
+        all_src, all_tgt = ([line for each in sets.values() for line in each[side]] for side in (0, 1))
+        HeldOut.of(all_src, all_tgt).save(work / HELD_OUT)
     with Pool(workers) as pool:
         with stages.stage("clean", sum(corpus.size() for corpus in train.corpora)) as advance:
-            frames, seen = _clean(train, spool, recipe.filter, pool, advance)
-        with stages.stage("vocabulary"), Pool(min(workers, 1)) as learner:  # a process gives its memory back
-            task = partial(learn, spool=spool, settings=recipe.vocab, tags=recipe.data.tags)
-            (learned,) = learner.map(task, [frames])
-            model.write_bytes(learned)
-        tokenizer = Tokenizer(learned)
-        with stages.stage("encode", sum(len(frame.is_new) for frame in frames)) as advance:
-            writer = ShardWriter(directory / "train", tokenizer.dtype)
-            encoding = partial(encode, spool=spool, model=model, max_length=recipe.filter.max_length)
-            for frame, encoded in zip(frames, pool.map(encoding, frames), strict=True):
-                writer.add(encoded.src, encoded.tgt, encoded.lengths)
-                train.tallies[frame.corpus].add(encoded.tally)
-                advance(len(frame.is_new))
-            train.shards = writer.close()
+            frames, found = _clean(train, work, recipe, pool, stages, advance)
+        if not model.exists():
+            # In a process of its own, which gives its memory back.
+            with stages.stage("vocabulary"), Pool(min(workers, 1)) as learner:
+                task = partial(learn, spool=work / SPOOL, settings=recipe.vocab, tags=recipe.data.tags)
+                write_bytes(model, next(learner.map(task, [frames])))
+        tokenizer = Tokenizer.load(model)
+        with stages.stage("encode", sum(len(frame.fates) for frame in frames)) as advance:
+            used = _encode(train, frames, work, model, recipe.filter, pool, stages, advance)
     _check_left(train, train.total.pairs)
-    spool.unlink()
     with stages.stage("encode dev and test"):
         for name, (src, ref) in held_out.items():
             write_text(directory, name, splits[name].tagged(src), ref)
-            _encode_held_out(directory / name, splits[name], src, normalise_lines(ref), tokenizer, seen)
+            _encode_held_out(directory / name, splits[name], *sets[name], tokenizer, recipe.filter.max_length)
+    shutil.rmtree(work)
+    gate, total = recipe.filter.overlap, train.total
+    pairs = total.dropped[OVERLAP] if gate else total.overlapping
     return {
-        "size": tokenizer.size,
-        "pieces": tokenizer.num_pieces,
-        "byte_fallback": tokenizer.byte_fallback,
-        "sample_pairs": min(recipe.vocab.sample_pairs, count_new(frames)),
+        "vocab": {
+            "size": tokenizer.size,
+            "pieces": tokenizer.num_pieces,
+            "used": used,
+            "byte_fallback": tokenizer.byte_fallback,
+            "sample_pairs": min(recipe.vocab.sample_pairs, count_new(frames)),
+        },
+        "overlap": overlap.facts(found, sets, gate=gate, pairs=pairs),
     }
 
 
@@ -271,30 +294,79 @@ def _read(split: _Split) -> tuple[list[str], list[str]]:
 
 
 def _clean(
-    train: _Split, spool: Path, settings: Filter, pool: Pool, advance: Callable[[float], None]
-) -> tuple[list[Frame], HashSet]:
-    """Run the first pass: write the spool; return its frames, and the hashes of all pairs in it."""
+    train: _Split, work: Path, recipe: Recipe, pool: Pool, stages: Stages, advance: Callable[[float], None]
+) -> tuple[list[Frame], Found]:
+    """Run the first pass: write the spool; return its frames, and where train overlaps with dev and test."""
     frames: list[Frame] = []
-    seen = HashSet()
-    with open(spool, "wb") as file:
-        for index, corpus in enumerate(train.corpora):
-            for cleaned in pool.map(partial(clean, settings=settings), corpus.chunks()):
-                is_new = seen.add(cleaned.hashes)
-                if not settings.duplicates:
-                    is_new[:] = True
-                place = (file.tell(), len(cleaned.frame))
-                frames.append(Frame(index, cleaned.label, *place, is_new, corpus.about.tag))
-                file.write(cleaned.frame)
-                train.tallies[index].add(cleaned.tally)
-                advance(cleaned.size)
-    _check_left(train, len(seen))
-    return frames, seen
+    found, seen = Found(), Seen(recipe.filter)
+
+    def take(cleaned: Cleaned, offset: int) -> None:
+        fates = seen.fates(cleaned.hashes)
+        place = cleaned.corpus, cleaned.label, offset, len(cleaned.frame)
+        tag = train.corpora[cleaned.corpus].about.tag
+        frames.append(Frame(*place, cleaned.overlaps, fates, tag))
+        train.tallies[cleaned.corpus].add(cleaned.tally)
+        found.add(cleaned.found)
+        advance(cleaned.size)
+
+    with Spool(work / SPOOL) as spool:
+        for cleaned, offset in spool.recover():
+            take(cleaned, offset)
+        if frames:
+            stages.say(f"going on after {train.total.lines:,} pairs")
+        if not spool.is_complete:
+            last = frames[-1].corpus if frames else 0
+            for index, corpus in list(enumerate(train.corpora))[last:]:
+                task = partial(
+                    clean,
+                    corpus=index,
+                    settings=recipe.filter,
+                    languages=corpus.about.languages,
+                    held_out=work / HELD_OUT,
+                )
+                done = sum(frame.corpus == index for frame in frames)
+                for cleaned in pool.map(task, islice(corpus.chunks(), done, None)):
+                    take(cleaned, spool.append(cleaned))
+            spool.complete()
+    _check_left(train, sum(len(frame.fates) for frame in frames))
+    return frames, found
+
+
+def _encode(
+    train: _Split,
+    frames: list[Frame],
+    work: Path,
+    model: Path,
+    settings: Filter,
+    pool: Pool,
+    stages: Stages,
+    advance: Callable[[float], None],
+) -> int:
+    """Run the second pass: write the shards of train; return the number of subwords that occur."""
+    progress = Progress.load(work / ENCODED, len(train.corpora))
+    if progress.frames:
+        stages.say(f"going on after {sum(each['pairs'] for each in progress.shards):,} encoded pairs")
+        advance(sum(len(frame.fates) for frame in frames[: progress.frames]))
+    writer = ShardWriter(work.parent / "train", Tokenizer.load(model).dtype, list(progress.shards))
+    task = partial(encode, spool=work / SPOOL, model=model, max_length=settings.max_length)
+    rest = frames[progress.frames :]
+    for frame, encoded in zip(rest, pool.map(task, rest), strict=True):
+        writer.add(encoded.src, encoded.tgt, encoded.lengths)
+        progress.take(frame.corpus, encoded.tally, encoded.used)
+        advance(len(frame.fates))
+        if len(writer.shards) > len(progress.shards):
+            progress.shards = list(writer.shards)
+            progress.save(work / ENCODED)
+    train.shards = writer.close()
+    for tally, encoded_tally in zip(train.tallies, progress.tallies, strict=True):
+        tally.add(encoded_tally)
+    return int(np.unpackbits(np.frombuffer(progress.used, np.uint8)).sum())
 
 
 def _encode_held_out(
-    directory: Path, split: _Split, src: list[str], tgt: list[str], tokenizer: Tokenizer, seen: HashSet
+    directory: Path, split: _Split, src: list[str], tgt: list[str], tokenizer: Tokenizer, max_length: int
 ) -> None:
-    """Write the shards of dev or test, and count what train has of it."""
+    """Write the shards of dev or test."""
     packed_src = [line for rows, tag in split.rows() for line in tokenizer.encode_packed(src[rows], tag)]
     packed_tgt = tokenizer.encode_packed(tgt)
     lengths = tokenizer.packed_lengths(packed_src, packed_tgt)
@@ -302,9 +374,9 @@ def _encode_held_out(
     writer.add(b"".join(packed_src), b"".join(packed_tgt), lengths)
     split.shards = writer.close()
     for tally, (rows, _) in zip(split.tallies, split.rows(), strict=True):
-        tally.keep(src[rows], tgt[rows], lengths[rows].sum(axis=0))
-    hashes = np.array([pair_hash(*pair) for pair in zip(src, tgt, strict=True)], np.uint64)
-    split.overlap = int(seen.contains(hashes).sum())
+        packed = (b"".join(side[rows]) for side in (packed_src, packed_tgt))
+        unknown = [tokenizer.count_unknown(tokenizer.count(side)) for side in packed]
+        tally.keep(src[rows], tgt[rows], lengths[rows], unknown, max_length)
 
 
 def _check_left(train: _Split, pairs: int) -> None:
@@ -320,9 +392,15 @@ def _check_left(train: _Split, pairs: int) -> None:
 # What the manifest says
 
 
-def _dropped(train: Tally) -> dict[str, Any]:
+def _dropped(train: Tally, recipe: Recipe) -> dict[str, Any]:
+    told = notes([code for pair in recipe.data.language_pairs for code in pair], recipe.filter)
     return {
-        name: {"pairs": train.dropped[name], "examples": train.examples.get(name, [])}
+        name: {
+            "pairs": train.dropped[name],
+            "examples": train.examples.get(name, []),
+            **({"off": True} if is_off(name, recipe.filter) else {}),
+            **({"note": told[name]} if name in told else {}),
+        }
         for name in FILTER_NAMES
     }
 

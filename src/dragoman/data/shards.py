@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import UserError
-from dragoman.files import TEMPORARY, read_json, sha256, write_json
+from dragoman.files import TEMPORARY, fsync_file, read_json, sha256, write_json
 
 FORMAT = 2  # of the files, and of what is done to the text; part of every fingerprint
 MANIFEST = "manifest.json"
@@ -108,6 +108,7 @@ def _write_array(path: Path, array: Array) -> None:
         header = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(file, header)
         file.write(array.data)
+        fsync_file(file)
 
 
 def _map_array(path: Path, *, at_random: bool = False) -> Array:

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 # Control characters, white space other than " " and "\n", invisible marks (soft hyphen, zero-width space,
@@ -34,6 +36,7 @@ def _space_or_nothing(match: re.Match[str]) -> str:
     return " " if match[0].isspace() or match[0] == "\u2581" else ""
 
 
-def pair_hash(src: str, tgt: str) -> int:
-    """Return 64 bits that stand for a pair. Two of 10 million agree by chance in one corpus of 370,000."""
-    return xxhash.xxh3_64_intdigest(f"{src}\t{tgt}".encode())
+def pair_hashes(src: list[str], tgt: list[str]) -> npt.NDArray[np.uint64]:
+    """Return 64 bits that stand for each pair. Two of 10 million agree by chance in one corpus of 370,000."""
+    pairs = zip(src, tgt, strict=True)
+    return np.array([xxhash.xxh3_64_intdigest(f"{a}\t{b}".encode()) for a, b in pairs], np.uint64)

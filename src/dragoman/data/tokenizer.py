@@ -115,6 +115,7 @@ class Tokenizer:
         self._tag_ids = {self._model.id_to_piece(id_): id_ for id_ in controls}
         self.tags = tuple(map(language_of, self._tag_ids))
         self.byte_fallback = bool(self._model.is_byte(EOS + 1 + len(self.tags)))
+        self._unknown = [i for i in range(self.num_pieces) if i == UNK or self._model.is_byte(i)]
         self._words = _Words(lambda word: np.array(self._model.encode(word), self.dtype).tobytes())
 
     @classmethod
@@ -161,6 +162,14 @@ class Tokenizer:
         """Return the number of ids of packed lines: (n, 2), source and target."""
         num_bytes = np.array([list(map(len, src)), list(map(len, tgt))], np.int32).T
         return num_bytes // np.dtype(self.dtype).itemsize
+
+    def count(self, packed: bytes) -> npt.NDArray[np.int64]:
+        """Return how often each id occurs in packed lines."""
+        return np.bincount(np.frombuffer(packed, self.dtype), minlength=self.size)
+
+    def count_unknown(self, counts: npt.NDArray[np.int64]) -> int:
+        """Return how many of counted ids stand for something unknown: unknown itself, or a byte of it."""
+        return int(counts[self._unknown].sum())
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without what is not text (padding, end-of-sentence, unused pieces)."""

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dragoman.data import overlap
 from dragoman.data.shards import Dataset
 from dragoman.decode.export import DamagedCheckpoint, checkpoint_hash, export_model
 from dragoman.decode.score import score, score_pairs
@@ -209,6 +210,7 @@ class Evaluator:
             "hypotheses": self._relative(hypotheses_path),
             "seconds": round(time.monotonic() - began, 3),
             "dataset": self._dataset.fingerprint,
+            "overlap": overlap.of_set(self._dataset.manifest.get("overlap"), set_name),
             "beam": cfg.beam,
             "length_penalty": cfg.length_penalty,
             "time": time.time(),

@@ -14,6 +14,7 @@ from dragoman.data import prepare as module
 from dragoman.data.corpora import HASHES
 from dragoman.data.formats import read_chunks
 from dragoman.data.prepare import LOCK, fingerprint, prepare
+from dragoman.data.rules import FILTER_NAMES
 from dragoman.data.tmx import read_tmx
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
@@ -25,7 +26,7 @@ PAIRS = [
     (f"I {verb} the {noun} {n} times.", f"Ich {sehe} den {hund} {n} Mal.")
     for verb, sehe in VERBS.items()
     for noun, hund in NOUNS.items()
-    for n in range(3)
+    for n in (2, 3, 4)
 ]
 TOO_LONG = " ".join(["see the dog"] * 50), " ".join(["sehe den Hund"] * 50)
 
@@ -53,6 +54,7 @@ def corpus(tmp_path, recipe_with):
                 f'data.dev=["{tmp_path}/dev.en", "{tmp_path}/dev.de"]',
                 f'data.directory="{self.datasets}"',
                 "vocab.size=200",
+                "filter.max_other_language=1.0",  # loading the model takes a second
                 *overrides,
             )
 
@@ -62,8 +64,8 @@ def corpus(tmp_path, recipe_with):
 
     corpus = Corpus()
     corpus.train(PAIRS)
-    write(tmp_path / "dev.en", ["I  see the\u00a0dog.", "", PAIRS[0][0]])
-    write(tmp_path / "dev.de", [" Ich sehe\u00a0den Hund. ", "Nichts.", PAIRS[0][1]])
+    write(tmp_path / "dev.en", ["I  see the\u00a0dog.", "", "Something else."])
+    write(tmp_path / "dev.de", [" Ich sehe\u00a0den Hund. ", "Nichts.", "Etwas anderes."])
     return corpus
 
 
@@ -95,7 +97,7 @@ def test_a_dataset_holds_the_pairs_in_order(corpus):
     assert train["tokens"] == dataset.split("train").lengths.sum(axis=0).tolist()
     assert train["bytes"][1] == sum(len(tgt.encode()) for _, tgt in PAIRS)
     assert corpus.made() == {dataset.fingerprint}
-    assert not (dataset.path / module.SPOOL).exists()
+    assert not (dataset.path / module.WORK).exists()
 
 
 def test_dev_is_never_filtered_and_its_reference_untouched(corpus):
@@ -112,18 +114,24 @@ def test_dev_is_never_filtered_and_its_reference_untouched(corpus):
 
 
 def test_every_filter_counts_what_it_drops(corpus):
-    bad = [("", "leer"), ("same", "same"), PAIRS[3], ("one " * 30 + ".", "eins"), TOO_LONG, ("leer", " ")]
+    bad = [
+        ("", "leer"), ("same", "same"), PAIRS[3], ("one " * 30 + ".", "eins"), TOO_LONG, ("leer", " "),
+        (PAIRS[4][0].upper(), PAIRS[4][1]), ("I <br> see", "Ich sehe"), ("I see the dog.", "Ich sehe den Hund."),
+    ]  # fmt: skip
     corpus.train(PAIRS + bad)
     dataset = make(corpus.recipe())
     dropped = dataset.manifest["dropped"]
-    counts = {name: facts["pairs"] for name, facts in dropped.items()}
-    assert counts == {"empty": 2, "ratio": 1, "identical": 1, "duplicate": 1, "too_long": 1}
+    counts = {name: facts["pairs"] for name, facts in dropped.items() if facts["pairs"]}
+    once = ("ratio", "identical", "html", "overlap", "duplicate", "near_duplicate", "too_long")
+    assert counts == {"empty": 2, **dict.fromkeys(once, 1)}
+    assert list(dropped) == list(FILTER_NAMES)
+    assert [name for name, facts in dropped.items() if facts.get("off")] == ["language"]
     assert dropped["duplicate"]["examples"] == [
         {"where": f"{corpus.path}/train.en:{len(PAIRS) + 3}", "src": PAIRS[3][0], "tgt": PAIRS[3][1]}
     ]
     assert dropped["too_long"]["examples"][0]["src"] == TOO_LONG[0][:200]
     train = dataset.manifest["splits"]["train"]
-    assert (train["lines"], train["pairs"], train["dropped"]) == (len(PAIRS) + 6, len(PAIRS), counts)
+    assert (train["lines"], train["pairs"], train["dropped"]) == (len(PAIRS) + 9, len(PAIRS), counts)
     assert len(dataset.split("train")) == len(PAIRS)
 
 
@@ -144,12 +152,65 @@ def test_several_corpora_are_counted_apart_and_deduplicated_together(corpus):
     assert train["pairs"] == len(PAIRS) + 1
 
 
-def test_overlap_of_dev_with_train_is_counted(corpus):
-    assert make(corpus.recipe()).manifest["splits"]["dev"]["overlap_with_train"] == 1
+def test_what_dev_and_test_contain_is_removed_from_train_or_told(corpus):
+    write(corpus.path / "dev.en", ["New.", PAIRS[0][0], PAIRS[1][0].upper()])
+    write(corpus.path / "dev.de", ["Neu.", PAIRS[0][1], PAIRS[1][1] + "!"])
+    test = f'data.test=["{corpus.path}/dev.en", "{corpus.path}/dev.de"]'
+    dataset = make(corpus.recipe(test))
+    overlap = dataset.manifest["overlap"]
+    counts = {"pairs": 3, "exact": 1, "normalised": 1, "ngram": 0}
+    removed = 2
+    assert (overlap["gate"], overlap["removed"], overlap["sets"]) == (
+        True,
+        removed,
+        {"dev": counts, "test": counts},
+    )
+    assert "kept" not in overlap
+    assert overlap["examples"][0] == {
+        "where": f"{corpus.path}/train.en:1", "src": PAIRS[0][0], "tgt": PAIRS[0][1], "how": "exact",
+        "held_out": f"dev:2 {PAIRS[0][0]}",
+    }  # fmt: skip
+    assert len(dataset.split("train")) == len(PAIRS) - removed
+    assert dataset.manifest["dropped"]["overlap"]["pairs"] == removed
+
+    left = make(corpus.recipe(test, "filter.overlap=false"))
+    assert left.manifest["overlap"] == {**overlap, "gate": False, "removed": 0, "kept": removed}
+    assert len(left.split("train")) == len(PAIRS)
+
+
+def test_the_manifest_counts_what_was_kept(corpus):
+    dataset = make(corpus.recipe("filter.max_length=40"))
+    train, dev = (dataset.manifest["splits"][name] for name in ("train", "dev"))
+    lengths = dataset.split("train").lengths
+    for side in (0, 1):
+        assert len(train["lengths"][side]) == 5
+        assert sum(train["lengths"][side]) == len(PAIRS)
+        assert train["lengths"][side][1] == ((lengths[:, side] > 8) & (lengths[:, side] <= 16)).sum()
+        assert train["words"][side] == sum(len(pair[side].split()) for pair in PAIRS)
+    assert dev["words"] == [6, 7]
+    assert train["unknown"] == [0, 0]
+    assert dev["unknown"][1] > 0  # letters that train does not have
+    assert {**train["corpora"][0], "shards": train["shards"]}.items() >= {
+        key: value for key, value in train.items() if key != "corpora"
+    }.items()
+    vocab = dataset.manifest["vocab"]
+    pairs = dataset.split("train")
+    used = {
+        int(piece) for side in (0, 1) for ids in pairs.gather(np.arange(len(pairs)), side) for piece in ids
+    }
+    assert vocab["used"] == len(used) < vocab["pieces"]
+
+
+def test_a_rule_that_cannot_be_applied_says_so(corpus):
+    dropped = make(corpus.recipe("data.tgt_lang=tlh")).manifest["dropped"]
+    assert dropped["script"]["note"] == "not applied to tlh: its script is not known"
+    assert "note" not in dropped["language"]  # it is off
 
 
 def test_several_target_languages_are_told_apart_by_tags(corpus):
     path = corpus.path
+    write(path / "dev.en", ["I see the dog.", "", PAIRS[0][0]])
+    write(path / "dev.de", ["Ich sehe den Hund.", "Nichts.", PAIRS[0][1]])
     there, back = (
         json.dumps([f"{path}/{{0}}.{a}", f"{path}/{{0}}.{b}"]) for a, b in (["en", "de"], ["de", "en"])
     )
@@ -166,7 +227,7 @@ def test_several_target_languages_are_told_apart_by_tags(corpus):
     corpora = dataset.manifest["splits"]["train"]["corpora"]
     assert [each["languages"] for each in corpora] == [{"src": "en", "tgt": "de"}, {"src": "de", "tgt": "en"}]
     train, first = dataset.split("train"), corpora[0]["pairs"]
-    assert len(train) == 2 * first == 2 * len(PAIRS)
+    assert len(train) == 2 * first == 2 * (len(PAIRS) - 1)  # dev has one of them
     sides = [train.gather(np.arange(len(train)), side) for side in (0, 1)]
     assert [ids[0] for ids in sides[0]] == [4] * first + [5] * first
     assert not any({4, 5} & set(ids.tolist()) for ids in sides[1])
@@ -176,7 +237,7 @@ def test_several_target_languages_are_told_apart_by_tags(corpus):
     ]
     dev = dataset.split("dev").gather(np.arange(6), 0)
     assert [ids.tolist() for ids in dev] == tokenizer.encode(dataset.text("dev")[0])
-    assert dataset.manifest["splits"]["dev"]["overlap_with_train"] == 2  # found without the tag
+    assert dataset.manifest["overlap"]["sets"]["dev"]["exact"] == 2  # found without the tag
 
 
 def test_what_is_only_said_of_a_corpus_is_said_anew_without_preparing_again(corpus, monkeypatch):
@@ -243,7 +304,7 @@ def test_a_translation_memory_is_prepared_alike_by_any_number_of_workers(corpus,
     path = corpus.path / "a.tmx"
     path.write_text("<tmx><body>" + "".join(units) + "</body></tmx>")
     monkeypatch.setattr(corpora, "read_tmx", partial(read_tmx, chunk_bytes=2000))
-    recipe = corpus.recipe(f'data.train="{path}"', f'data.dev="{path}"')
+    recipe = corpus.recipe(f'data.train="{path}"', f'data.dev="{path}"', "filter.overlap=false")
     made = [make(recipe)]
     assert len(lines_of(made[0], "train", 0)) == len(PAIRS) - 1
     files = made[0].manifest["files"]
@@ -266,11 +327,75 @@ def test_a_damaged_dataset_is_made_again(corpus, capsys):
     assert "is damaged: making it again" in capsys.readouterr().err
 
 
-def test_what_killed_processes_left_is_removed(corpus):
+def test_what_processes_left_that_made_other_datasets_is_removed(corpus):
     leftover = corpus.datasets / f"{TEMPORARY}0123456789abcdef-1" / "train"
     leftover.mkdir(parents=True)
     dataset = make(corpus.recipe())
     assert corpus.made() == {dataset.fingerprint}
+
+
+@pytest.fixture
+def many_chunks(corpus, monkeypatch):
+    """Text of several corpora, of many chunks each, and of many shards."""
+    first = [
+        (f"{src} {word}", f"{tgt} {word}") for word in ("red", "green", "blue", "grey") for src, tgt in PAIRS
+    ]
+    corpus.train(first + PAIRS)
+    more = corpus.path / "more.tsv"
+    more.write_text("".join(f"{src} again\t{tgt} wieder\n" for src, tgt in [*first, ("", ""), *PAIRS]))
+    files = json.dumps([[str(corpus.path / "train.en"), str(corpus.path / "train.de")], str(more)])
+    monkeypatch.setattr(corpora, "read_chunks", partial(read_chunks, chunk_bytes=1_000))
+    monkeypatch.setattr(shards, "SHARD_PAIRS", 200)
+    write(corpus.path / "dev.en", [PAIRS[5][0], "I see the red dog."])
+    write(corpus.path / "dev.de", [PAIRS[5][1], "Ich sehe den roten Hund."])
+    return corpus, f"data.train={files}"
+
+
+class Interrupting:
+    """A function that works so many times, and is then interrupted."""
+
+    def __init__(self, function, calls):
+        self.function, self.calls = function, calls
+
+    def __call__(self, *arguments, **options):
+        self.calls -= 1
+        if self.calls < 0:
+            raise KeyboardInterrupt
+        return self.function(*arguments, **options)
+
+
+@pytest.mark.parametrize("stage", ["clean", "encode"])
+@pytest.mark.parametrize("calls", [[3], [1, 2, 7], [30]])
+def test_an_interrupted_one_goes_on_where_it_was(many_chunks, monkeypatch, capsys, stage, calls):
+    corpus, files = many_chunks
+    undisturbed = make(corpus.recipe(files)).manifest
+    shutil.rmtree(corpus.datasets)
+    for number in calls:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, stage, Interrupting(getattr(module, stage), number))
+            with pytest.raises(KeyboardInterrupt):
+                prepare(corpus.recipe(files), workers=0)
+        assert "stopped: the same command goes on from here" in capsys.readouterr().err
+        assert [name for name in corpus.made() if not name.startswith(TEMPORARY)] == []
+    again = prepare(corpus.recipe(files), workers=0)
+    errors = capsys.readouterr().err
+    assert "going on after " in errors
+    assert ("vocabulary: " in errors) == (stage == "clean")
+    assert {**again.manifest, "made": None} == {**undisturbed, "made": None}
+    again.verify()
+    assert corpus.made() == {again.fingerprint}
+
+
+def test_what_other_versions_began_is_not_taken_over(many_chunks, monkeypatch, capsys):
+    corpus, files = many_chunks
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "encode", Interrupting(None, 0))
+        patch.setattr(module, "__version__", "0.0.1")
+        with pytest.raises(KeyboardInterrupt):
+            make(corpus.recipe(files))
+    prepare(corpus.recipe(files), workers=0)
+    assert "going on" not in capsys.readouterr().err
+    assert len(corpus.made()) == 1
 
 
 def test_nothing_left_after_filtering_is_an_error(corpus):
@@ -284,7 +409,7 @@ def test_nothing_left_after_filtering_is_an_error(corpus):
 
 
 def test_a_vocabulary_that_cannot_be_learned_is_an_error(corpus):
-    corpus.train([("".join(map(chr, range(0x400, 0x500))), "b")])
+    corpus.train([("".join(map(chr, range(0x100, 0x180))), "b")])
     assert "SentencePiece cannot learn a vocabulary of 64 pieces" in error_of(corpus.recipe("vocab.size=64"))
     assert corpus.made() == set()
 
@@ -332,16 +457,6 @@ def test_a_full_disk_leaves_nothing_behind(corpus, monkeypatch):
     error = error_of(corpus.recipe())
     assert "the disk is full" in error
     assert str(corpus.datasets) in error
-    assert corpus.made() == set()
-
-
-def test_an_interrupt_leaves_nothing_behind(corpus, monkeypatch):
-    def interrupt(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "encode", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        make(corpus.recipe())
     assert corpus.made() == set()
 
 

@@ -70,6 +70,8 @@ def make_recipe(text: Path) -> Recipe:
     return Recipe.model_validate(
         {
             "data": {**files, "directory": str(text / "datasets")},
+            # To say the same again is what the rules would rather not have.
+            "filter": {"max_copy": 1.0, "max_other_language": 1.0, "overlap": False},
             "vocab": {"size": 104},
             "model": {"layers": 1, "d_model": 16, "heads": 2, "feed_forward": 32},
             "train": {"steps": 100, "tokens_per_step": 100},

@@ -64,6 +64,10 @@ def test_a_line_of_scores_says_all_about_itself(toy_run):
     assert dev["model"] == best(toy_run) == "models/step-00000020"
     assert dev["hypotheses"] == "hypotheses/dev-step-00000020.txt"
     assert (dev["dataset"], dev["beam"], dev["length_penalty"]) == (dataset.fingerprint, 2, 0.6)
+    # The task's sentences are all in train, from which the recipe does not remove them.
+    assert dev["overlap"] == {
+        "pairs": 6, "exact": 6, "normalised": 0, "ngram": 0, "gate": False, "removed": 0, "kept": 10,
+    }  # fmt: skip
     assert dev["seconds"] > 0 < dev["time"]
     assert "averaged" not in dev
     assert (test["set"], test["step"], test["model"], test["sentences"]) == ("test", 20, dev["model"], 4)

@@ -226,6 +226,22 @@ def test_the_training_set_by_its_passport():
     assert "3 pairs of dev" in answer.advice[0]
 
 
+@pytest.mark.parametrize("gate", [True, False])
+def test_overlap_that_was_left_in_train_is_advised_against(gate):
+    corpus = {"paths": ["a"], "lines": 10, "pairs": 8, "bytes": [20, 30], "tokens": [5, 6]}
+    sets = {"dev": {"pairs": 9, "exact": 1, "normalised": 2, "ngram": 0}}
+    passport = {
+        "splits": {"train": {**corpus, "corpora": [corpus]}, "dev": {}},
+        "overlap": {"gate": gate, "removed": 4, "kept": 4, "sets": sets, "examples": []},
+    }
+    answer = answers_of(History(recipe(), facts={"passport": passport}))["q07_data"]
+    told = (
+        "3 of 9 pairs of dev were in train too (1 exact, 2 normalised) and were left there: scores on dev are too "
+        "good; set filter.overlap = true"
+    )
+    assert answer.advice == ([] if gate else [told])
+
+
 def test_checkpoint_files_and_sizes():
     history = step_history(20)
     sizes = {"model.safetensors": 4 * PARAMETERS + 900, "optimizer.safetensors": 8 * PARAMETERS, "state.json": 300,

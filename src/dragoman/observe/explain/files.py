@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from dragoman.data import overlap
 from dragoman.data.shards import MANIFEST as DATASET_MANIFEST
 from dragoman.observe.explain.answer import MEGABYTE, NO, NOT_RECORDED, YES, Case, Finding, unclear
 from dragoman.observe.history import File, History, whole
@@ -73,10 +74,14 @@ def data(case: Case) -> Finding:
     reasons = [f"{name} {pairs:,}" for name, pairs in dropped.items() if pairs]
     summary += f"; dropped: {', '.join(reasons)}" if reasons else ""
     advice = []
+    known = passport.get("overlap") if passport else None
     for name, split in passport.get("splits", {}).items() if passport else ():
-        overlap = whole(split.get("overlap_with_train")) if isinstance(split, dict) else None
-        if overlap:
-            advice.append(f"{overlap:,} pairs of {name} are in the training set too: its scores are too good")
+        if known and not known.get("gate") and (told := overlap.in_words(known, name)):
+            advice.append(f"{told}; set filter.overlap = true")
+        elif (
+            number := whole(split.get("overlap_with_train")) if isinstance(split, dict) else None
+        ):  # format 1
+            advice.append(f"{number:,} pairs of {name} are in the training set too: its scores are too good")
     return Finding(YES, summary, evidence, 0.99, advice)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.data import overlap
 from dragoman.observe import events
 from dragoman.observe.console import format_duration
 from dragoman.observe.explain import Answer
@@ -175,8 +176,10 @@ def _passport(facts: dict[str, Any]) -> str:
             sizes = [f"{size / 1e6:,.1f}" for size in each["bytes"]]
             tokens = [f"{count:,}" for count in each["tokens"]]
             rows.append([name, label, f"{each['lines']:,}", f"{each['pairs']:,}", *sizes, *tokens])
-        if overlap := part.get("overlap_with_train"):
-            warnings.append(f"{overlap:,} of {part['pairs']:,} pairs of {name} are in train too")
+        if told := overlap.in_words(facts.get("overlap"), name):
+            warnings.append(told)
+        elif number := part.get("overlap_with_train"):  # of a dataset of format 1
+            warnings.append(f"{number:,} of {part['pairs']:,} pairs of {name} are in train too")
     titles = ["", "corpus", "lines", "kept", f"MB {src}", f"MB {tgt}", f"tokens {src}", f"tokens {tgt}"]
     lines = facts["splits"]["train"]["lines"]
     dropped = [
