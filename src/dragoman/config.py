@@ -99,6 +99,18 @@ class Vocab(Section):
     size: int = setting(32000, "Subwords, rounded up to a multiple of 8.", ge=64, le=256_000)
     sample_pairs: int = setting(200_000, "Pairs to learn the subwords from, spread over the corpus.", ge=1)
     character_coverage: float = setting(1.0, "Share of characters that get a subword.", gt=0.9, le=1.0)
+    dropout: float = setting(
+        0.0,
+        "BPE-dropout: probability that a merge of subwords is passed over in training, drawn anew for each pair and "
+        "epoch. 0: off; 0.1 is usual for a small corpus.",
+        ge=0,
+        lt=1,
+    )
+
+    @property
+    def dataset_settings(self) -> dict[str, object]:
+        """What shapes a dataset: dropout only changes how it is read."""
+        return self.model_dump(exclude={"dropout"})
 
 
 class Model(Section):

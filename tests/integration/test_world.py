@@ -2,6 +2,7 @@
 
 import pytest
 
+from dragoman.observe.events import read_events
 from tests.integration.conftest import step_losses
 
 STEPS = (
@@ -48,3 +49,16 @@ def test_dropout_and_optimizers_do_not_break_the_agreement(toy):
     muon = ("--set", "optimizer.name=muon", "--set", "train.average=ema", *STEPS)
     alone, pair = (step_losses(toy.train(f"run{n}", *muon, workers=n)) for n in (1, 2))
     assert pair == pytest.approx(alone, rel=1e-4)
+
+
+def test_dropout_of_subwords_is_the_same_for_all_and_after_a_restart(toy):
+    def trained(run, workers, steps):
+        path = toy.train(run, "--set", "vocab.dropout=0.2", "--set", f"train.steps={steps}", workers=workers)
+        return step_losses(path), [line["tokens"] for line in read_events(path.events(0), "step")]
+
+    alone, counted = trained("alone", 1, 24)  # into the second epoch
+    trained("pair", 2, 12)
+    pair, counted_by_two = trained("pair", 2, 24)
+    assert pair == pytest.approx(alone, rel=1e-4)
+    assert counted_by_two == counted
+    assert sum(counted) > 24 * 600 * 1.1  # more tokens than were planned

@@ -59,7 +59,8 @@ def prepare(
     json: JsonOption = False,
 ) -> None:
     """Read, clean and tokenise the text of a recipe into a dataset; an existing one is used as it is."""
-    from dragoman.data.passport import passport, print_passport
+    from dragoman.data.passport import passport
+    from dragoman.data.passport_print import print_passport
     from dragoman.data.prepare import prepare
     from dragoman.recipe import load_recipe
 
@@ -70,16 +71,26 @@ def prepare(
 def show(
     dataset: Annotated[Path, typer.Argument(help="A dataset directory.")],
     json: JsonOption = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a page with charts, which opens from disk."),
+    ] = None,
     verify: Annotated[bool, typer.Option(help="Also check the checksum of every file.")] = False,
 ) -> None:
     """Show a dataset's passport: where it came from, how large it is, what was dropped and why."""
-    from dragoman.data.passport import passport, print_passport
+    from dragoman.data.passport import passport
+    from dragoman.data.passport_print import print_passport
     from dragoman.data.shards import Dataset
 
     opened = Dataset.open(dataset)
     if verify:
         opened.verify()
-    print_json(passport(opened)) if json else print_passport(opened)
+    facts = passport(opened)
+    print_json(facts) if json else print_passport(opened)
+    if html is not None:
+        from dragoman.observe.report.passport import write_passport
+
+        write_passport(facts, html)
 
 
 def send(

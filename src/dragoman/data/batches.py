@@ -11,23 +11,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from dragoman.data.mixture import Part, fewest_pairs, is_plain, pairs_of_epoch
-from dragoman.data.shards import Split
 from dragoman.data.tokenizer import BOS
 from dragoman.model.transformer import Batch
 
 T = TypeVar("T")
 Indices = np.ndarray  # pair numbers in a split
+Share = list[tuple[int, Batch]]  # a worker's of a step: (index in the step, micro-batch)
+
+
+class Pairs(Protocol):
+    """What can be read pair by pair: a split, or what an epoch makes of it."""
+
+    def gather(self, indices: Indices, side: int) -> list[np.ndarray]:
+        """Return the token ids of these pairs on a side (0 source, 1 target)."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the plan: its micro-batches, and the tokens of all of them together."""
+    """One step of the plan: its micro-batches, and the tokens of all of them together in ordinary segmentation."""
 
     number: int
     epoch: int
@@ -140,9 +147,9 @@ def padding_share(lengths: np.ndarray, micro_batches: list[Indices]) -> float:
     return 1 - real / padded
 
 
-def collate(split: Split, indices: Indices) -> Batch:
+def collate(pairs: Pairs, indices: Indices) -> Batch:
     """Read the pairs ``indices`` and lay them out as one micro-batch on the CPU."""
-    src, tgt = split.gather(indices, 0), split.gather(indices, 1)
+    src, tgt = pairs.gather(indices, 0), pairs.gather(indices, 1)
     src_BS = np.zeros((len(src), max(map(len, src))), dtype=np.int64)
     tgt_in_BT = np.zeros((len(tgt), max(map(len, tgt))), dtype=np.int64)
     for row, (src_ids, tgt_ids) in enumerate(zip(src, tgt, strict=True)):
@@ -160,6 +167,15 @@ def collate(split: Split, indices: Indices) -> Batch:
         src_mask_BS=None if src_mask_BS.all() else torch.from_numpy(src_mask_BS),
         tgt_index_N=torch.from_numpy(np.flatnonzero(tgt_mask_BT)),
     )
+
+
+def batch_lengths(batch: Batch) -> np.ndarray:
+    """Return the lengths of a micro-batch's pairs (n, 2), source and target, padding not counted."""
+    rows, width = batch.tgt_in_BT.shape
+    mask_BS = torch.ones_like(batch.src_BS) if batch.src_mask_BS is None else batch.src_mask_BS
+    return torch.stack(
+        [mask_BS.sum(1), torch.bincount(batch.tgt_index_N // width, minlength=rows)], 1
+    ).numpy()
 
 
 class Ahead(Generic[T]):

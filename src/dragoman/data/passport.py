@@ -1,25 +1,21 @@
 """The passport of a dataset: where it came from, how large it is, what was dropped and why.
 
-Everything is read from the manifest, so a passport is shown at once however large the dataset is.
+Everything is read from the manifest, so a passport is shown at once however large the dataset is. What a manifest does
+not say (one written by an older Dragoman, or kept in an old run) is left out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from dragoman.data.shards import SIDES, Dataset
 
-from dragoman.data import overlap
-from dragoman.data.shards import Dataset
+BIN = 8  # subwords in a bin of the length histograms
 
-MEGABYTE = 1e6
-EXAMPLE_CHARS = 100
-PATH_CHARS = 20  # its end, which fits beside the numbers on 80 columns
+Facts = dict[str, Any]
 
 
-def passport(dataset: Dataset) -> dict[str, Any]:
+def passport(dataset: Dataset) -> Facts:
     """Return all that is known of a dataset but the checksums of its files, as JSON can hold it."""
     manifest = dataset.manifest
     sizes = [facts["bytes"] for facts in manifest["files"].values()]
@@ -30,73 +26,157 @@ def passport(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def print_passport(dataset: Dataset, console: Console | None = None) -> None:
-    """Print the passport for people."""
-    (console or Console(highlight=False)).print(_page(passport(dataset)))
+@dataclass(frozen=True)
+class Row:
+    """A corpus, or all corpora of a split together, with what is known of it."""
+
+    split: str
+    label: str
+    facts: Facts
+    together: bool = False
 
 
-def _page(facts: dict[str, Any]) -> RenderableType:
-    vocab, made = facts["vocab"], facts["made"]
-    src, tgt = facts["languages"]["src"], facts["languages"]["tgt"]
-    fallback = "spelled in bytes" if vocab["byte_fallback"] else "unknown"
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    return Group(
-        Text(f"{facts['path']}: {src} → {tgt}", style="bold"),
-        _corpora(facts["splits"], f"{src}\n{tgt}"),
-        _filters(facts["dropped"], facts["splits"]["train"]["lines"]),
-        *(Text(warning, style="yellow") for warning in _warnings(facts)),
-        Text(
-            f"vocabulary: {vocab['pieces']:,} subwords, {vocab['size']:,} with padding, learned from "
-            f"{vocab['sample_pairs']:,} pairs; characters without a subword are {fallback}"
-        ),
-        Text(
-            f"{facts['disk']['bytes'] / MEGABYTE:,.1f} MB on disk, made {made['at']} on {made['host']} in "
-            f"{sum(made['seconds'].values()):,.0f} s by {made['workers']} workers with {versions}"
-        ),
-    )
+def rows(passport: Facts) -> Iterator[Row]:
+    """Yield the corpora of every split, and their sum where there are several."""
+    for split, facts in passport["splits"].items():
+        for corpus in facts["corpora"]:
+            yield Row(split, corpus.get("name") or "\n".join(corpus["paths"]), corpus)
+        if len(facts["corpora"]) > 1:
+            yield Row(split, "together", facts, together=True)
 
 
-def _corpora(splits: dict[str, Any], sides: str) -> Table:
-    """Return a table with two lines a corpus, one for each side."""
-    table = _table("", "corpus")
-    for column in ("lines", "kept", "", "MB", "tokens"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, split in splits.items():
-        rows = [("\n".join(map(_tail, corpus["paths"])), corpus, "") for corpus in split["corpora"]]
-        for label, facts, style in [*rows, ("together", split, "bold")] if len(rows) > 1 else rows:
-            megabytes = "\n".join(f"{size / MEGABYTE:,.1f}" for size in facts["bytes"])
-            tokens = "\n".join(f"{number:,}" for number in facts["tokens"])
-            numbers = f"{facts['lines']:,}", f"{facts['pairs']:,}"
-            table.add_row(name, Text(label), *numbers, sides, megabytes, tokens, style=style)
-    return table
+def directions(passport: Facts) -> list[tuple[str, str]]:
+    """Return the language pairs of the training corpora, each once."""
+    found = [_languages(corpus, passport) for corpus in passport["splits"]["train"]["corpora"]]
+    return list(dict.fromkeys(found))
 
 
-def _filters(dropped: dict[str, Any], lines: int) -> Table:
-    table = _table("dropped")
-    for column in ("pairs", "share"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("for example")
-    for name, facts in dropped.items():
-        examples = [
-            f"{each['where']}\n{each['src'][:EXAMPLE_CHARS]}\n{each['tgt'][:EXAMPLE_CHARS]}"
-            for each in facts["examples"][:1]
+def languages(row: Row, passport: Facts) -> tuple[str, str]:
+    """Return how the two sides of a row are called: by language, or src and tgt where there are several."""
+    if not row.together:
+        return _languages(row.facts, passport)
+    pairs = {_languages(corpus, passport) for corpus in row.facts["corpora"]}
+    return pairs.pop() if len(pairs) == 1 else (SIDES[0], SIDES[1])
+
+
+def _languages(corpus: Facts, passport: Facts) -> tuple[str, str]:
+    told = corpus.get("languages") or passport["languages"]
+    return told["src"], told["tgt"]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A histogram of lengths in subwords: how many there are in each bin of eight, and what the bins are called."""
+
+    counts: Sequence[int]
+    names: Sequence[str]
+
+    def below(self, share: float) -> int:
+        """Return a length that at least this share of the sentences does not exceed, as exactly as bins tell."""
+        wanted, seen = share * sum(self.counts), 0
+        for place, count in enumerate(self.counts):
+            seen += count
+            if seen >= wanted:
+                return BIN * (place + 1)
+        return BIN * len(self.counts)
+
+
+def lengths(row: Row) -> list[Lengths]:
+    """Return the histograms of a row's two sides, without the bins at the end that both leave empty."""
+    told = row.facts.get("lengths")
+    if not told:
+        return []
+    last = len(told[0]) - 1
+    names = [*(f"{BIN * place + 1}–{BIN * (place + 1)}" for place in range(last)), f"over {BIN * last}"]
+    used = max((place + 1 for counts in told for place, count in enumerate(counts) if count), default=0)
+    return [Lengths(counts[:used], names[:used]) for counts in told] if used else []
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How well the vocabulary suits a side of a corpus."""
+
+    tokens_per_word: float
+    unknown: int  # tokens that are unknown, or bytes of characters that have no subword
+    unknown_share: float
+
+
+def coverage(row: Row) -> list[Coverage]:
+    """Return how the vocabulary covers the two sides of a row."""
+    facts = row.facts
+    if "words" not in facts or "unknown" not in facts:
+        return []
+    return [
+        Coverage((tokens - facts["pairs"]) / max(words, 1), unknown, unknown / max(tokens, 1))
+        for tokens, words, unknown in zip(facts["tokens"], facts["words"], facts["unknown"], strict=True)
+    ]
+
+
+def sources(passport: Facts) -> dict[str, str]:
+    """Return licence and source of every corpus that tells them, by its name."""
+    told = {
+        row.label: ", ".join(row.facts[name] for name in ("licence", "source") if row.facts.get(name))
+        for row in rows(passport)
+        if not row.together
+    }
+    return {label: text for label, text in told.items() if text}
+
+
+def weights(passport: Facts) -> dict[str, float]:
+    """Return the weights of the training corpora, if they differ from 1."""
+    told = {row.label: row.facts.get("weight", 1) for row in rows(passport) if row.split == "train"}
+    return {label: weight for label, weight in told.items() if weight != 1}
+
+
+def dropped_by_corpus(passport: Facts, rule: str) -> dict[str, int]:
+    """Return how many pairs a rule dropped of each training corpus, where there are several."""
+    train = passport["splits"]["train"]["corpora"]
+    counts = {each["name"]: each.get("dropped", {}).get(rule, 0) for each in train if "name" in each}
+    return {name: count for name, count in counts.items() if count} if len(train) > 1 else {}
+
+
+def overlaps(passport: Facts) -> list[str]:
+    """Return, a sentence each, what was found of dev and test in train."""
+    told = passport.get("overlap")
+    if told is None:
+        old = {name: split.get("overlap_with_train") for name, split in passport["splits"].items()}
+        return [
+            f"{count:,} of {passport['splits'][name]['pairs']:,} pairs of {name} are in train too"
+            for name, count in old.items()
+            if count
         ]
-        table.add_row(name, f"{facts['pairs']:,}", f"{facts['pairs'] / lines:.2%}", Text("".join(examples)))
-    return table
+    sentences = []
+    for name, found in told["sets"].items():
+        count = sum(found[how] for how in KINDS)
+        kinds = ", ".join(f"{found[how]:,} {words}" for how, words in KINDS.items() if found[how])
+        share = f" ({count / max(found['pairs'], 1):.1%})"
+        sentences.append(
+            f"{count:,} of {found['pairs']:,} lines of {name}{share} were in train: {kinds}"
+            if count
+            else f"none of {found['pairs']:,} lines of {name} was in train"
+        )
+    return sentences
 
 
-def _tail(path: str) -> str:
-    return path if len(path) <= PATH_CHARS else "…" + path[1 - PATH_CHARS :]
+# How a held-out line may overlap with train, as the manifest calls it and in words.
+KINDS = {
+    "exact": "word for word",
+    "normalised": "but for case and punctuation",
+    "ngram": "by 13 words in a row",
+}
 
 
-def _table(*columns: str) -> Table:
-    return Table(*columns, box=box.SIMPLE, pad_edge=False)
+def gate(passport: Facts) -> str:
+    """Return what was done about the overlap of train with dev and test; nothing if it is not known."""
+    told = passport.get("overlap")
+    if told is None:
+        return ""
+    if told["gate"]:
+        return f"removed from train: {told['removed']:,} pairs that overlap with dev or test"
+    return f"the gate is off: {told.get('kept', 0):,} training pairs overlap with dev or test and were kept"
 
 
-def _warnings(facts: dict[str, Any]) -> Iterator[str]:
-    for name in facts["splits"]:
-        if told := overlap.in_words(facts["overlap"], name):
-            yield told
-    for name, rule in facts["dropped"].items():
-        if "note" in rule:
-            yield f"the rule {name} was {rule['note']}"
+def is_contaminated(passport: Facts) -> bool:
+    """Whether train still has something of dev or test."""
+    told = passport.get("overlap")
+    return bool(overlaps(passport)) if told is None else bool(not told["gate"] and told.get("kept"))

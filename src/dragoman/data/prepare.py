@@ -73,7 +73,7 @@ def fingerprint(recipe: Recipe) -> str:
         "language_id": None if is_off("language", recipe.filter) else language.identity(),
         "languages": {split: [corpus.about.languages for corpus in each] for split, each in splits.items()},
         "filter": recipe.filter.model_dump(),
-        "vocab": recipe.vocab.model_dump(),
+        "vocab": recipe.vocab.dataset_settings,
         "corpora": {split: [corpus.identity(hashes) for corpus in each] for split, each in splits.items()},
     }
     hashes.save()
@@ -168,7 +168,7 @@ def _build(recipe: Recipe, path: Path, stages: Stages, workers: int) -> None:
                 "fingerprint": path.name,
                 "languages": {"src": recipe.data.src_languages, "tgt": recipe.data.tgt_languages},
                 "tags": list(recipe.data.tags),
-                "settings": {"filter": recipe.filter.model_dump(), "vocab": recipe.vocab.model_dump()},
+                "settings": {"filter": recipe.filter.model_dump(), "vocab": recipe.vocab.dataset_settings},
                 "splits": {name: split.facts(hashes) for name, split in splits.items()},
                 "dropped": _dropped(splits["train"].total, recipe),
                 **made,

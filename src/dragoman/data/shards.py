@@ -131,6 +131,7 @@ class Split:
         offsets = [_map_array(paths[2]) for paths in shards]  # read once, for the lengths
         self._tokens = tuple([_map_array(paths[side], at_random=True) for paths in shards] for side in (0, 1))
         self._offsets = offsets
+        self.dtype = self._tokens[0][0].dtype
         self.lengths = np.concatenate([np.diff(each, axis=0).astype(np.int32) for each in offsets])
         self._first_pairs = np.cumsum([0, *(len(each) - 1 for each in offsets)])
 

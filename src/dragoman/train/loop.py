@@ -11,26 +11,27 @@ a score) is added up with the losses first.
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from dragoman.cluster.auto import Fixed
 from dragoman.cluster.sync import Sync
 from dragoman.cluster.watchdog import Watchdog
 from dragoman.cluster.world import PeerLost, World
 from dragoman.config import Recipe
-from dragoman.data.batches import Ahead, Plan, Step, collate
+from dragoman.data.batches import Ahead, Pairs, Plan, Share, Step, collate
 from dragoman.data.shards import Split
 from dragoman.errors import UserError
 from dragoman.model.loss import token_loss
-from dragoman.model.transformer import Batch, Transformer
+from dragoman.model.transformer import Transformer
 from dragoman.model.weights import require_same_names
 from dragoman.observe.phases import PhaseClock
 from dragoman.rundir import AVERAGE, MODEL, OPTIMIZER, SYNC, RunDir
@@ -44,7 +45,6 @@ from dragoman.train.precision import autocast, update_loss_scale
 from dragoman.train.reporter import Reporter
 from dragoman.train.schedules import learning_rate
 
-Share = list[tuple[int, Batch]]  # a worker's of a step: (index in the step, micro-batch)
 Feed = Ahead[tuple[Step, Share]]
 
 
@@ -69,6 +69,7 @@ class Job:
     average: MovingAverage | None
     precision: str
     plan: Plan
+    pairs: Callable[[int], Pairs]  # of train, as an epoch sees them
     train: Split
     dev: Split
     dev_probe: Probe
@@ -102,6 +103,7 @@ class Totals(NamedTuple):
 
     loss: float
     nll: float
+    tokens: float
     norm: float
     interrupted: float
     terminated: float
@@ -119,19 +121,24 @@ def train(job: Job) -> Ending:
         job.at("data", state.step + 1)
         step, batches = next(feed)
         sums = accumulate(job, step, batches)
-        totals = add_up(job, sums, finish_gradients(job))
-        norm = totals.norm / job.world.size  # hosts that train by themselves have gradients of their own
+        mine = gradient_norm(job)
+        totals = add_up(job, sums, mine)
+        surplus = totals.tokens / step.tokens  # 1, unless BPE-dropout made more tokens than were planned
+        step = replace(step, tokens=int(totals.tokens))
+        # Hosts that train by themselves have gradients of their own: what counts is the mean of their norms.
+        norm = totals.norm / job.world.size / surplus
         verdict, why = assess(job, totals.loss / step.tokens, norm)
         if verdict in (Verdict.ROLL_BACK, Verdict.GIVE_UP):
             feed = go_back(job, feed, verdict, why)
             continue
         rate = learning_rate(step.number, recipe) * state.rate_scale
         if verdict is Verdict.GOOD:
+            finish_gradients(job, mine, surplus)
             update(job, step.number, rate)
         state.step, state.tokens = step.number, state.tokens + step.tokens
         cost = job.sync.cost()
         spent = job.clock.step_done(cost.exposed_seconds)
-        job.report.step(step, totals.loss, totals.nll, rate, norm, why, spent, cost)
+        job.report.step(step, batches, totals.loss, totals.nll, rate, norm, why, spent, cost)
         job.watch.step_done(sum(spent.values()))
         job.at("measure")
         job.choice.after_step(state.step, spent, cost)
@@ -161,16 +168,18 @@ def open_feed(job: Job) -> Feed:
     def steps(first: int = job.state.step + 1) -> Iterator[tuple[Step, Share]]:
         for number in range(first, job.recipe.train.steps + 1):
             step = job.plan.step(number)
+            pairs = job.pairs(step.epoch)
             mine = range(job.world.rank, len(step.micro_batches), job.world.size)
-            yield step, [(index, collate(job.train, step.micro_batches[index])) for index in mine]
+            yield step, [(index, collate(pairs, step.micro_batches[index])) for index in mine]
 
     return Ahead(steps)
 
 
 def accumulate(job: Job, step: Step, batches: Share) -> Tensor:
-    """Add up the gradients of this worker's micro-batches, then the world's; return (loss, nll) sums of mine."""
-    sums = torch.zeros(2, dtype=torch.float64, device=job.world.device)
+    """Add up the gradients of this worker's micro-batches, then the world's; return (loss, nll, tokens) of mine."""
+    sums = torch.zeros(3, dtype=torch.float64, device=job.world.device)
     # Losses are divided by the tokens of the whole step: the sum over the world is then the step's mean gradient.
+    # How many these really are no worker knows yet; ``finish_gradients`` makes up for the difference to the plan.
     scale = job.sync.loss_weight(step.tokens, job.state.loss_scale)
     # A worker without a share still takes part in the exchange, with a gradient of zero.
     work = [(index, batch, 1.0) for index, batch in batches] or [(0, collate(job.train, np.array([0])), 0.0)]
@@ -184,7 +193,8 @@ def accumulate(job: Job, step: Step, batches: Share) -> Tensor:
             loss = token_loss(logits_NV, batch.tgt_out_N, job.recipe.train.label_smoothing)
             (loss.smoothed * (weight * scale)).backward()  # type: ignore[no-untyped-call]
         job.at("compute")  # again, if it was waiting
-        sums += weight * torch.stack([loss.smoothed.detach(), loss.nll.detach()])
+        sums[:2] += weight * torch.stack([loss.smoothed.detach(), loss.nll.detach()])
+        sums[2] += weight * len(batch.tgt_out_N)
     return sums
 
 
@@ -214,16 +224,26 @@ def add_up(job: Job, sums: Tensor, norm: Tensor) -> Totals:
     return totals
 
 
-def finish_gradients(job: Job) -> Tensor:
-    """Undo the loss scale, clip, and return the gradient's norm before clipping."""
+def gradient_norm(job: Job) -> Tensor:
+    """Undo the loss scale, and return the gradient's norm."""
     job.at("optimizer")
-    gradients = [weight.grad for weight in job.model.parameters() if weight.grad is not None]
+    gradients = gradients_of(job.model)
     if job.state.loss_scale != 1.0:
         torch._foreach_div_(gradients, job.state.loss_scale)
-    norm = torch.nn.utils.get_total_norm(gradients)
+    return get_total_norm(gradients)
+
+
+def finish_gradients(job: Job, norm: Tensor, surplus: float) -> None:
+    """Make gradients of this ``norm`` the mean over the step's real tokens, ``surplus`` times the planned, and clip."""
+    job.at("optimizer")
+    if surplus != 1.0:
+        torch._foreach_div_(gradients_of(job.model), surplus)
     if job.recipe.train.clip_norm:
-        torch.nn.utils.clip_grads_with_norm_(job.model.parameters(), job.recipe.train.clip_norm, norm)
-    return norm
+        clip_grads_with_norm_(job.model.parameters(), job.recipe.train.clip_norm, norm / surplus)
+
+
+def gradients_of(model: Transformer) -> list[Tensor]:
+    return [weight.grad for weight in model.parameters() if weight.grad is not None]
 
 
 def assess(job: Job, loss: float, norm: float) -> tuple[Verdict, str]:

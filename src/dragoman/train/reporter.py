@@ -15,7 +15,7 @@ from dragoman.cluster.estimate import Link
 from dragoman.cluster.sync import Cost
 from dragoman.cluster.world import World
 from dragoman.config import Recipe
-from dragoman.data.batches import Step
+from dragoman.data.batches import Share, Step
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decode.lane import Lane
 from dragoman.files import append_json_line, open_json_lines, read_json_lines
@@ -42,9 +42,9 @@ class Reporter:
         console: Console | Silent,
         curves: Curves | NoCurves,
         tokenizer: Tokenizer,
-        flops: Callable[[Step], float],
+        flops: Callable[[Share], float],
     ) -> None:
-        """``flops`` tells what this worker computes in a step."""
+        """``flops`` tells what a worker computes for its share of a step."""
         self._recipe, self._run, self._world, self._tokenizer = recipe, run, world, tokenizer
         self.console, self._curves, self._flops = console, curves, flops
         self._events = EventLog(run.events(world.rank), world.rank)
@@ -84,6 +84,7 @@ class Reporter:
     def step(
         self,
         step: Step,
+        mine: Share,
         loss: float,
         nll: float,
         rate: float,
@@ -108,7 +109,7 @@ class Reporter:
             world=self._world.size,
             bytes_sent=cost.bytes_sent,
             exposed_seconds=cost.exposed_seconds,
-            flops=self._flops(step),
+            flops=self._flops(mine),
             phases=spent,
         )
         if bad_because:

@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,10 +29,11 @@ from dragoman.cluster.sync import Sync
 from dragoman.cluster.watchdog import Peer, Watchdog
 from dragoman.cluster.world import World, is_peer_lost, join_world
 from dragoman.config import Cluster, Recipe
-from dragoman.data.batches import Plan, Step
+from dragoman.data.batches import Pairs, Plan, Share, batch_lengths
+from dragoman.data.dropout import Dropout
 from dragoman.data.mixture import describe as describe_mixture
 from dragoman.data.mixture import is_plain, mixture
-from dragoman.data.shards import Dataset
+from dragoman.data.shards import Dataset, Split
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json
@@ -118,10 +119,9 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
     shown = world.leads and recipe.log.tensorboard
     curves = Curves(run.tensorboard, resume_step=newest) if shown else NoCurves()
 
-    def flops(step: Step) -> float:
-        mine = step.micro_batches[world.rank :: world.size]
+    def flops(mine: Share) -> float:
         return sum(
-            training_flops(recipe.model, dataset.vocab_size, train_split.lengths[each]) for each in mine
+            training_flops(recipe.model, dataset.vocab_size, batch_lengths(batch)) for _, batch in mine
         )
 
     tokenizer = Tokenizer.load(dataset.tokenizer_path)
@@ -159,6 +159,7 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
             seed=recipe.train.seed,
             parts=mixture(dataset, recipe.data),
         ),
+        pairs=seen_pairs(recipe, dataset, train_split),
         train=train_split,
         dev=dev_split,
         dev_probe=whole_split(dev_split, tokens_per_micro_batch),
@@ -190,6 +191,19 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
     )
     introduce(job, dataset, resumed=resumed)
     return job
+
+
+def seen_pairs(recipe: Recipe, dataset: Dataset, train: Split) -> Callable[[int], Pairs]:
+    """Return the training pairs as an epoch sees them, by its number: as they are, or with BPE-dropout."""
+    if not recipe.vocab.dropout:
+        return lambda epoch: train
+    return Dropout(
+        train,
+        dataset.tokenizer_path.read_bytes(),
+        probability=recipe.vocab.dropout,
+        seed=recipe.train.seed,
+        max_length=recipe.filter.max_length,
+    ).epoch
 
 
 def shares_disk(run: RunDir, world: World) -> bool:

@@ -7,7 +7,7 @@ world.
 
 import time
 from statistics import fmean, median, pstdev
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from dragoman.cluster.probe import probe, slowest
 from dragoman.cluster.wire import chunks, decode, encode
 from dragoman.cluster.world import World
 from dragoman.data.batches import collate
-from dragoman.data.shards import Split
 from dragoman.data.tokenizer import BOS
 from dragoman.model.flops import training_flops
 from dragoman.model.loss import token_loss
@@ -137,8 +136,7 @@ def time_micro_batch(
     model: Transformer, shape: Shape, vocab_size: int, precision: str, smoothing: float, world: World
 ) -> tuple[float, float]:
     """Return the seconds forward and backward of a micro-batch of random tokens; its gradients are added up."""
-    split = cast(Split, Random(shape, vocab_size))
-    batch = to_device(collate(split, np.arange(len(shape))), world.device)
+    batch = to_device(collate(Random(shape, vocab_size), np.arange(len(shape))), world.device)
     finish(world)
     began = time.perf_counter()
     with autocast(precision, world.device):

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dragoman.data.batches import Ahead, Plan, collate, padding_share, plan_epoch, plan_evaluation
+from dragoman.data.batches import (
+    Ahead,
+    Plan,
+    batch_lengths,
+    collate,
+    padding_share,
+    plan_epoch,
+    plan_evaluation,
+)
 from dragoman.data.builtin import sentences
 from dragoman.data.mixture import Part, fewest_pairs, pairs_of_epoch
 from dragoman.data.tokenizer import BOS, EOS
@@ -136,6 +144,12 @@ def test_collate_shifts_pads_and_points_at_real_tokens():
 def test_collate_has_no_mask_where_nothing_is_padded():
     split = ListSplit([([5, EOS], [7, EOS]), ([8, EOS], [9, EOS])])
     assert collate(split, np.array([0, 1])).src_mask_BS is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=9))
+def test_lengths_can_be_read_from_a_micro_batch(lengths):
+    split = ListSplit([([5] * src, [6] * tgt) for src, tgt in lengths])
+    assert batch_lengths(collate(split, np.arange(len(lengths)))).tolist() == list(map(list, lengths))
 
 
 def test_reading_ahead_keeps_order_ends_and_raises():

@@ -273,7 +273,7 @@ def test_the_fingerprint_is_that_of_content_and_settings(corpus):
     name = fingerprint(recipe)
     assert len(name) == 16
     assert int(name, 16)
-    assert fingerprint(corpus.recipe("train.seed=3", "model.layers=2")) == name
+    assert fingerprint(corpus.recipe("train.seed=3", "model.layers=2", "vocab.dropout=0.1")) == name
     for change in ("filter.max_length=99", "vocab.size=208", "data.tgt_lang=nl", 'data.test="builtin:9"'):
         assert fingerprint(corpus.recipe(change)) != name
     shutil.copy(corpus.path / "train.en", corpus.path / "moved.en")

@@ -137,6 +137,13 @@ def test_a_cluster_that_is_slower_than_one_device_is_named():
     assert not any("slower than one" in note for note in notes(plan(mbit=100_000)))
 
 
+def test_dropout_of_subwords_is_said_not_to_be_counted():
+    assert any(
+        "vocab.dropout=0.1 makes sentences longer" in note for note in notes(plan("vocab.dropout=0.1"))
+    )
+    assert not any("vocab.dropout" in note for note in notes(plan()))
+
+
 def test_what_does_not_fit_is_told_what_would():
     told = plan("train.micro_batch_tokens=32768")
     assert not told.memory.fits

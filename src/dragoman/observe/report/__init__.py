@@ -62,7 +62,11 @@ def view(history: History, answers: Sequence[Answer]) -> View:
 
 def write_report(history: History, answers: Sequence[Answer], path: Path) -> None:
     """Write the report of a run to ``path``, whole or not at all."""
-    shown = view(history, answers)
+    write_page(view(history, answers), path)
+
+
+def write_page(shown: View, path: Path) -> None:
+    """Write a page to a file that opens from disk and talks to nobody."""
     scripts = [plotly_script(), resource("page.js")]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     data = f'<script type="application/json" id="data">{script_safe(shown.to_json())}</script>'
