@@ -21,10 +21,17 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": models.evaluate,
     "translate": models.translate,
     "export": models.export,
+    "serve": models.serve,
     "watch": runs.watch,
     "explain": runs.explain,
     "doctor": runs.doctor,
     "plan": runs.plan,
+}
+
+# What the base installation does without, by the extra of pyproject.toml that brings it.
+EXTRAS = {
+    "train": ("torch", "safetensors", "psutil", "orjson", "pynvml", "tensorboard", "plotly"),
+    "serve": ("fastapi", "uvicorn", "httptools", "uvloop", "prometheus_client", "py3langid"),
 }
 
 LAB_HELP = """Rehearse a cluster on one Linux machine.
@@ -95,6 +102,17 @@ def main() -> NoReturn:
         fix = f"see dragoman {' '.join(names) + ' ' if known else ''}--help"
         where = " ".join(["dragoman", *arguments])
         print(UserError(error.format_message(), where=where, fix=fix), file=sys.stderr)
+        code = ExitCode.USER
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+        if extra is None:
+            raise
+        where = f"dragoman {names[0]}"
+        fix = f"pip install 'dragoman[{extra}]'"
+        print(
+            UserError(f"this needs {module}, which is not installed", where=where, fix=fix), file=sys.stderr
+        )
         code = ExitCode.USER
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED

@@ -88,7 +88,7 @@ class Filter(Section):
     duplicates: bool = setting(True, "Drop pairs that occurred before.")
     near_duplicates: bool = setting(
         True,
-        "With duplicates, also drop pairs that differ from an earlier one in case, digits and punctuation alone.",
+        "With duplicates, also drop pairs that differ from an earlier one in case and punctuation alone.",
     )
     overlap: bool = setting(True, "Drop training pairs that overlap with dev or test.")
 
@@ -214,6 +214,9 @@ class Evaluate(Section):
     beam: int = setting(4, "Beam width when translating dev and test.", ge=1, may_change=True)
     length_penalty: float = setting(0.6, "Exponent of the length by which hypotheses' scores are divided.",
                                     ge=0, may_change=True)  # fmt: skip
+    split_sentences: bool = setting(True, "Translate a line of several sentences one by one, here and wherever the "
+                                    "model is used. Off for a model trained on whole paragraphs.",
+                                    may_change=True)  # fmt: skip
     patience: int = setting(0, "Evaluations without a better value before stopping early. 0: off.", ge=0,
                             may_change=True)  # fmt: skip
     patience_metric: Literal["loss", "bleu"] = setting("loss", "The dev value that patience looks at.",

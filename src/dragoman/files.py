@@ -51,11 +51,18 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` so that the file is either the old one or the new one, never a part."""
+    with written(path, "wb") as file:
+        file.write(data)
+
+
+@contextmanager
+def written(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """Open a file for writing, beside ``path``; it takes that name when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
+        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
             fsync_file(file)
         os.replace(temporary, path)
     finally:

@@ -108,11 +108,59 @@ def test_evaluate_equals_sacrebleu_on_the_same_hypotheses(trained, tmp_path):
     assert "BLEU" in trained.call("evaluate", "run", "--src", src, "--ref", ref).stdout
 
 
+def test_recorded_scores_are_reproducible_from_the_stored_hypotheses(trained):
+    lines = json.loads(trained.call("evaluate", "run", "--stored", "--json").stdout)
+    assert {line["set"] for line in lines} == {"dev", "test"}
+    assert not any(line["changed"] for line in lines)
+    assert "as in scores.jsonl" in trained.call("evaluate", "run", "--stored").stdout
+
+
+def test_several_models_are_compared_in_one_table(trained, tmp_path):
+    (tmp_path / "src").write_text("The dog sleeps.\nThe man sees the dog.\n")
+    (tmp_path / "ref").write_text("Der Hund schläft.\nDer Mann sieht den Hund.\n")
+    test_set = ("--src", str(tmp_path / "src"), "--ref", str(tmp_path / "ref"))
+    sentences = ("--sentences", str(tmp_path / "sentences.tsv"))
+    table = trained.call(
+        "evaluate", "run", "run/best", *test_set, *sentences, "--hyp", str(tmp_path / "ref")
+    ).stdout
+    assert "no difference shown" in table
+    assert "is better, p = " in table
+    head, *rows = (tmp_path / "sentences.tsv").read_text().splitlines()
+    assert head.split("\t") == ["line", "system", "src", "ref", "hyp", "bleu", "chrf", "log_probability"]
+    assert len(rows) == 2 * 3
+    printed = trained.call("evaluate", "run", *test_set, "--sentences", "-", "--metric", "ter")
+    assert [json.loads(line)["line"] for line in printed.stdout.splitlines()] == [1, 2]
+    assert "TER" in printed.stderr
+
+
+def test_translations_can_be_ranked_scored_and_drawn(trained):
+    text = "The dog sleeps.\nThe man sees the dog. The dog sleeps.\n"
+    rows = [
+        line.split("\t")
+        for line in trained.call("translate", "run", "--nbest", "2", stdin=text).stdout.splitlines()
+    ]
+    assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
+    assert float(trained.call("translate", "run", "--scores", stdin=text).stdout.split("\t")[0]) < 0
+    drawn = [
+        trained.call("translate", "run", "--sampling", "2", "--seed", "7", stdin=text).stdout
+        for _ in range(2)
+    ]
+    assert drawn[0] == drawn[1] != trained.call("translate", "run", stdin=text).stdout
+
+
+def test_export_for_hugging_face_says_how_to_use_it(trained, tmp_path):
+    output = trained.call("export", "run", "--to", str(tmp_path / "model"), "--format", "huggingface").stdout
+    assert "README.md says how to use it" in output
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    assert "AutoTokenizer" in (tmp_path / "model" / "README.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("options", [(), ("--quantize", "int8"), ("--average", "2"), ("--step", "30")])
 def test_export_makes_a_folder_that_ctranslate2_itself_uses(trained, tmp_path, options):
     to = tmp_path / "model"
     report = json.loads(trained.call("export", "run", "--to", str(to), "--json", *options).stdout)
     assert report["bytes"] == sum(file.stat().st_size for file in to.iterdir())
+    assert ("before" in (report["cost"] or {})) == ("int8" in options)
     translator = ctranslate2.Translator(str(to))
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(to / "sentencepiece.model"))
     [result] = translator.translate_batch([pieces.encode("The dog sleeps.", out_type=str)])
@@ -145,6 +193,8 @@ USER_ERRORS = {
     "not a run": (["export", ".", "--to", "m"], "this is not a run"),
     "not a model": (["translate", "."], "there is no model here"),
     "no model yet": (["evaluate", "nowhere", "--src", "a", "--ref", "b"], "no such directory"),
+    "nothing to evaluate": (["evaluate", "--src", "a", "--ref", "b"], "name a model"),
+    "a seed for nothing": (["translate", ".", "--seed", "1"], "there is nothing to draw"),
     "unknown command": (["trian"], "trian"),
     "unknown option": (["train", "toy.toml", "--wokers", "2"], "--workers"),
     "unknown recipe": (["recipes", "huge"], "choose one of"),

@@ -12,10 +12,12 @@ import sys
 import psutil
 import pytest
 
+from dragoman.data import formats, shards
 from dragoman.data.corpora import HASHES
-from dragoman.data.prepare import LOCK
+from dragoman.data.prepare import LOCK, prepare
 from dragoman.data.shards import Dataset
 from dragoman.files import TEMPORARY
+from dragoman.recipe import load_recipe, parse_recipe
 from tests.integration.conftest import ENVIRONMENT, family, wait_until
 
 RECIPE = """
@@ -55,9 +57,6 @@ def work(toy, text):
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, text):
     """The checksums of the dataset when nothing goes wrong, made here and alone."""
-    from dragoman.data.prepare import prepare
-    from dragoman.recipe import parse_recipe
-
     path = tmp_path_factory.mktemp("undisturbed")
     for lang, lines in zip(("en", "de"), text, strict=True):
         (path / f"train.{lang}").write_text(lines, encoding="utf-8")
@@ -133,50 +132,66 @@ def test_ctrl_c_ends_it_at_once_and_the_next_one_goes_on(work, undisturbed, fini
 
 
 SMALL_PARTS = """
-from dragoman.data import formats, shards
-formats.read_chunks.__defaults__ = (1 << 17,)
-shards.SHARD_PAIRS = 5_000
+import os, signal, sys
+from dragoman.data import formats, shards, spool
 from dragoman.data.prepare import prepare
 from dragoman.recipe import load_recipe
+
+def killing(function, calls):
+    def call(*arguments):
+        nonlocal calls
+        result = function(*arguments)
+        calls -= 1
+        if calls == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return call
+
 if __name__ == "__main__":
+    formats.read_chunks.__defaults__ = (1 << 16,)
+    shards.SHARD_PAIRS = 1_500
+    if sys.argv[1] == "clean":
+        spool.Spool.append = killing(spool.Spool.append, 3)
+    if sys.argv[1] == "encode":
+        spool.Progress.save = killing(spool.Progress.save, 2)
     prepare(load_recipe("data.toml", ["vocab.size=300"]), workers=2)
 """
 
 
-def test_killed_in_the_middle_of_a_stage_the_next_one_goes_on(work):
-    """What is compared is every file of the dataset, and all numbers of the manifest."""
+def test_killed_in_the_middle_of_a_stage_the_next_one_goes_on(work, text, monkeypatch):
+    """Killed while cleaning, and again while encoding: all files and all numbers are those of an undisturbed one."""
+    for lang, lines in zip(("en", "de"), text, strict=True):
+        (work.path / f"train.{lang}").write_text(
+            "".join(lines.splitlines(keepends=True)[:8_000]), encoding="utf-8"
+        )
     (work.path / "small.py").write_text(SMALL_PARTS)
     datasets = work.path / "datasets"
 
-    def start_small():
-        process = subprocess.Popen(
-            [sys.executable, "small.py"], cwd=work.path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    def run(killed_in, code):
+        result = subprocess.run(
+            [sys.executable, "small.py", killed_in],
+            cwd=work.path,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
         )
-        work.processes.append(process)
-        return process
+        assert result.returncode == code, result.stderr
+        return result.stderr
 
-    def finish(process):
-        errors = process.communicate(timeout=120)[1]
-        assert process.returncode == 0, errors
-        (name,) = made(datasets)
-        dataset = Dataset.open(datasets / name)
-        dataset.verify()
-        shutil.rmtree(datasets)
-        return errors, {**dataset.manifest, "made": None}
+    run("clean", -signal.SIGKILL)
+    assert "going on after " in run("encode", -signal.SIGKILL)
+    assert " encoded pairs\n" in run("", 0)
+    (name,) = made(datasets)
+    dataset = Dataset.open(datasets / name)
+    dataset.verify()
 
-    _, undisturbed = finish(start_small())
-    assert len(undisturbed["splits"]["train"]["shards"]) > 3
-    for part in ("work/spool", "work/encoded.json"):
-        process = start_small()
-        wait_until(lambda part=part: any(path.stat().st_size for path in datasets.glob(f"*/{part}")), part)
-        workers = wait_for_workers(process)
-        process.kill()
-        process.wait()
-        assert psutil.wait_procs(workers, timeout=60)[1] == []
-        errors, manifest = finish(start_small())
-        assert "going on after " in errors
-        assert ("encoded pairs" in errors) == (part == "work/encoded.json")
-        assert manifest == undisturbed
+    shutil.rmtree(datasets)
+    monkeypatch.chdir(work.path)
+    monkeypatch.setattr(formats.read_chunks, "__defaults__", (1 << 16,))
+    monkeypatch.setattr(shards, "SHARD_PAIRS", 1_500)
+    undisturbed = prepare(load_recipe("data.toml", ["vocab.size=300"]), workers=0, progress=False)
+    assert len(undisturbed.manifest["splits"]["train"]["shards"]) > 3
+    assert {**dataset.manifest, "made": None} == {**undisturbed.manifest, "made": None}
 
 
 def test_a_worker_that_is_killed_ends_it_with_an_error(work):

@@ -24,6 +24,8 @@ HostsOption = Annotated[
 ]
 SshPortOption = Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the hosts' sshd.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Cores to use; all if not given.")]
 ToOption = Annotated[
     str | None,
     typer.Option(

@@ -1,6 +1,6 @@
 """The two passes over the training text, as functions of one chunk: what the workers of the pool run.
 
-    clean    chunk  → normalised pairs that pass the text filters, compressed, and a hash of each
+    clean    chunk  → normalised pairs that pass the rules on text, compressed, and hashes of each
     learn    spool  → the vocabulary, from an even sample of the new pairs
     encode   frame  → token ids of the pairs that are new and not too long
 

@@ -1,38 +1,37 @@
-"""Checkpoints as models: directories that the ``ctranslate2`` package itself loads and translates with.
+"""Checkpoints as models: directories that ``ctranslate2`` itself, or Hugging Face's ``transformers``, loads.
 
-A model directory holds CTranslate2's files, the SentencePiece model, and a card (``dragoman.json``) that says
+A model directory holds the files of its format, the SentencePiece model, and a card (``dragoman.json``) that says
 which weights these are, what they were trained on, and how to translate with them. It appears whole or not
 at all.
 """
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from ctranslate2.specs import TransformerSpec
 from numpy.typing import NDArray
 
 from dragoman import __version__
-from dragoman.config import Model, Recipe
+from dragoman.config import Recipe
 from dragoman.data.shards import Dataset
-from dragoman.data.tokenizer import BOS, EOS, UNK, Tokenizer
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.decode.engine import QUANTIZATIONS, write_engine_model
+from dragoman.decode.huggingface import write_huggingface_model
 from dragoman.decode.translator import CARD, CARD_VERSION, TOKENIZER
 from dragoman.errors import UserError
 from dragoman.files import beside, disk_errors, publish_directory, read_json, read_json_lines, write_json
-from dragoman.model.weights import require_same_names, sinusoids
+from dragoman.model.weights import Weights, require_same_names, weight_shapes
 from dragoman.recipe import dump_recipe, load_recipe
 from dragoman.rundir import AVERAGE, MANIFEST, MODEL, RunDir, best_first, step_directories
 
-QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16")
+FORMATS = ("ctranslate2", "huggingface")
 POSITIONS = 1024  # or more, if the model was trained on more; the engine refuses to go beyond what is written
-LAYER_NORM_EPSILON = 1e-5  # torch's default
-
-Weights = dict[str, NDArray[np.float32]]
 
 
 class DamagedCheckpoint(UserError):
@@ -45,6 +44,7 @@ def export_model(
     tokenizer_path: Path,
     to: Path,
     *,
+    format: str = "ctranslate2",
     quantization: str | None = None,
     extra: Mapping[str, Any] = {},
 ) -> Path:
@@ -54,20 +54,17 @@ def export_model(
     ``to`` is replaced once the new one is complete; anything else there is refused. ``extra`` goes on the
     card. A checkpoint that is pruned meanwhile raises FileNotFoundError and leaves nothing behind.
     """
-    if quantization not in (None, *QUANTIZATIONS):
-        raise UserError(
-            f'there is no quantization "{quantization}"',
-            where=str(to),
-            fix=f"choose one of {', '.join(QUANTIZATIONS)}",
-        )
+    _require_known(format, quantization, to)
     _require_replaceable(to)
     manifests = [read_json(checkpoint / MANIFEST) for checkpoint in checkpoints]
     weights, digests = _mean_weights(checkpoints, manifests)
-    positions = max(POSITIONS, recipe.filter.max_length)
     tokenizer = Tokenizer.load(tokenizer_path)
-    spec = _build_spec(weights, recipe.model, tokenizer.pieces(), positions, checkpoints[-1])
+    pieces = tokenizer.pieces()
+    _require_shapes(weight_shapes(recipe.model, len(pieces)), weights, checkpoints[-1])
+    positions = max(POSITIONS, recipe.filter.max_length)
     card = {
         "version": CARD_VERSION,
+        "format": format,
         "src_lang": recipe.data.src_languages,
         "tgt_lang": recipe.data.tgt_languages,
         "tags": list(tokenizer.tags),  # of a multilingual model: the languages that a line can ask for
@@ -78,19 +75,22 @@ def export_model(
         "recipe": hashlib.sha256(dump_recipe(recipe).encode()).hexdigest(),
         "beam": recipe.evaluate.beam,
         "length_penalty": recipe.evaluate.length_penalty,
+        "split_sentences": recipe.evaluate.split_sentences,
         "max_length": recipe.filter.max_length,
         "positions": positions,
         "quantization": quantization or "float32",
-        "versions": {"dragoman": __version__, **{name: version(name) for name in ("ctranslate2", "torch")}},
+        "versions": {"dragoman": __version__, **_versions("ctranslate2", "torch")},
         **extra,
     }
     with disk_errors(to):
         temporary = beside(to)
         try:
             temporary.mkdir(parents=True)
-            spec.optimize(quantization)
-            spec.save(str(temporary))
-            shutil.copyfile(tokenizer_path, temporary / TOKENIZER)
+            if format == "ctranslate2":
+                write_engine_model(weights, recipe.model, pieces, positions, quantization, temporary)
+                shutil.copyfile(tokenizer_path, temporary / TOKENIZER)
+            else:
+                write_huggingface_model(weights, recipe, pieces, positions, tokenizer_path, temporary)
             write_json(temporary / CARD, card)
             _publish(temporary, to)
         finally:
@@ -99,7 +99,13 @@ def export_model(
 
 
 def export_run(
-    run: RunDir, to: Path, *, step: int | None = None, average: int = 1, quantization: str | None = None
+    run: RunDir,
+    to: Path,
+    *,
+    step: int | None = None,
+    average: int = 1,
+    format: str = "ctranslate2",
+    quantization: str | None = None,
 ) -> Path:
     """Export a run's best checkpoint; or that of ``step``; or the mean of the last ``average`` of them.
 
@@ -107,14 +113,26 @@ def export_run(
     newest. With both ``step`` and ``average``, the mean ends at that step.
     """
     recipe, facts = load_recipe(str(run.recipe)), read_json(run.facts)
+    checkpoints = _choose(run, step, average)
     return export_model(
-        _choose(run, step, average),
+        checkpoints,
         recipe,
         _find_tokenizer(run, Path(facts["dataset"])),
         to,
+        format=format,
         quantization=quantization,
-        extra={"dataset": facts["fingerprint"]},
+        extra={"dataset": facts["fingerprint"], **_calibration(run, checkpoint_hash(checkpoints))},
     )
+
+
+def _calibration(run: RunDir, identity: str) -> dict[str, Any]:
+    """Return what the lane found out about the confidence of these weights, if it still has a model of them."""
+    for path in run.models.glob(f"*/{CARD}"):
+        with suppress(FileNotFoundError):  # the lane removes models
+            card = read_json(path)
+            if card["checkpoint"] == identity and card.get("confidence"):
+                return {"confidence": card["confidence"]}
+    return {}
 
 
 def checkpoint_hash(checkpoints: Sequence[Path]) -> str:
@@ -193,57 +211,31 @@ def _mean_weights(
     return {name: (whole / len(checkpoints)).astype(np.float32) for name, whole in total.items()}, digests
 
 
-def _build_spec(weights: Weights, cfg: Model, pieces: list[str], positions: int, where: Path) -> Any:
-    """Return CTranslate2's description of the model, complete and checked."""
-    num_layers = (cfg.layers, cfg.num_decoder_layers)
-    spec = TransformerSpec.from_config(num_layers, cfg.heads, pre_norm=cfg.norm == "pre")
-    parts = list(_parts(spec, cfg))
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (len(pieces), cfg.d_model)}
-    for _, name, shape in parts:
-        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    _require_shapes(shapes, weights, where)
-
-    for part, name, _ in parts:
-        weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-        if hasattr(part, "gamma"):
-            part.gamma, part.beta = weight, bias
-        else:
-            part.weight, part.bias = weight, bias
-    encodings = sinusoids(positions, cfg.d_model)
-    spec.encoder.position_encodings.encodings = encodings
-    spec.decoder.position_encodings.encodings = encodings
-    for embeddings in (spec.encoder.embeddings[0], spec.decoder.embeddings, spec.decoder.projection):
-        embeddings.weight = weights["embedding.weight"]
-
-    spec.register_source_vocabulary(pieces)
-    spec.register_target_vocabulary(pieces)
-    spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
-    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
-    spec.config.add_source_eos = True  # the engine adds it, so whoever translates must not
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
-    spec.validate()
-    return spec
+def _versions(*names: str) -> dict[str, str]:
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):  # exporting does without torch
+            found[name] = version(name)
+    return found
 
 
-def _parts(spec: Any, cfg: Model) -> Iterator[tuple[Any, str, tuple[int, ...]]]:
-    """Yield every linear map and norm of ``spec`` with our name for it and the shape of its weight."""
-    d, f = cfg.d_model, cfg.feed_forward
-    for stack, side in ((spec.encoder, "encoder"), (spec.decoder, "decoder")):
-        if cfg.norm == "pre":
-            yield stack.layer_norm, f"{side}.norm", (d,)
-        for index, layer in enumerate(stack.layer):
-            at = f"{side}.layers.{index}"
-            yield layer.self_attention.layer_norm, f"{at}.attention_norm", (d,)
-            yield layer.self_attention.linear[0], f"{at}.attention.qkv", (3 * d, d)
-            yield layer.self_attention.linear[1], f"{at}.attention.out", (d, d)
-            if side == "decoder":
-                yield layer.attention.layer_norm, f"{at}.cross_norm", (d,)
-                yield layer.attention.linear[0], f"{at}.cross_attention.q", (d, d)
-                yield layer.attention.linear[1], f"{at}.cross_attention.kv", (2 * d, d)
-                yield layer.attention.linear[2], f"{at}.cross_attention.out", (d, d)
-            yield layer.ffn.layer_norm, f"{at}.feed_forward_norm", (d,)
-            yield layer.ffn.linear_0, f"{at}.feed_forward.up", (f, d)
-            yield layer.ffn.linear_1, f"{at}.feed_forward.down", (d, f)
+def _require_known(format: str, quantization: str | None, to: Path) -> None:
+    if format not in FORMATS:
+        raise UserError(
+            f'there is no format "{format}"', where=str(to), fix=f"choose one of {', '.join(FORMATS)}"
+        )
+    if quantization not in (None, *QUANTIZATIONS):
+        raise UserError(
+            f'there is no quantization "{quantization}"',
+            where=str(to),
+            fix=f"choose one of {', '.join(QUANTIZATIONS)}",
+        )
+    if format == "huggingface" and quantization not in (None, "float32"):
+        raise UserError(
+            f"a model for transformers is written in float32, not {quantization}",
+            where=str(to),
+            fix="leave --quantize out, or choose --format ctranslate2",
+        )
 
 
 def _require_shapes(expected: Mapping[str, tuple[int, ...]], weights: Weights, where: Path) -> None:

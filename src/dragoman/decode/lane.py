@@ -23,6 +23,7 @@ from typing import Any
 
 from dragoman.data import overlap
 from dragoman.data.shards import Dataset
+from dragoman.decode.confidence import certainty, fit
 from dragoman.decode.export import DamagedCheckpoint, checkpoint_hash, export_model
 from dragoman.decode.score import score, score_pairs
 from dragoman.decode.translator import CARD, Translator
@@ -35,6 +36,7 @@ from dragoman.files import (
     read_json,
     read_json_lines,
     remove_unfinished,
+    write_json,
     write_text,
 )
 from dragoman.recipe import load_recipe
@@ -192,13 +194,17 @@ class Evaluator:
         cfg, card = self._recipe.evaluate, read_json(model / CARD)
         sources, references = self._dataset.text(set_name)
         translator = Translator(model, threads=None if self._finished.is_set() else 1)
-        translations = translator.translate(sources, beam=cfg.beam, length_penalty=cfg.length_penalty)
+        translations = list(translator.translate(sources, beam=cfg.beam, length_penalty=cfg.length_penalty))
         hypotheses = [translation.text for translation in translations]
         hypotheses_path = self._run.hypotheses / f"{set_name}-{model.name}.txt"
         write_text(hypotheses_path, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
         scores = score(hypotheses, references, tgt_lang=self._recipe.data.tgt_languages)
         corpora = self._dataset.manifest["splits"][set_name]["corpora"]
         by_pair = score_pairs(hypotheses, references, corpora)
+        if set_name == "dev":
+            best = [translation.hypotheses[0] for translation in translations]
+            sure = [certainty(each.log_probability, each.num_tokens) for each in best]
+            write_json(model / CARD, {**card, "confidence": fit(sure, hypotheses, references)})
         line = {
             "set": set_name,
             "step": card["steps"][-1],

@@ -3,18 +3,13 @@
 ``bleu`` is the number that the ``sacrebleu`` command prints for the same two files.
 """
 
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
-
-from dragoman.corpus import holds_both
-from dragoman.data.corpora import About, FileCorpus
-from dragoman.decode.translator import Translator, resolve_model
-from dragoman.errors import UserError
+from sacrebleu.metrics.ter import TER
 
 RESAMPLES = 1000
 # Languages whose words 13a, the default tokenizer, cannot find. The signature says which was used.
@@ -42,13 +37,27 @@ class Scores(TypedDict):
     sentences: int
 
 
+def _bleu(tgt_lang: str, **options: Any) -> BLEU:
+    language = tgt_lang.replace("_", "-").partition("-")[0]
+    return BLEU(tokenize=TOKENIZERS.get(language), **options)
+
+
+# What is computed from text alone, from the target language; and the same for a single sentence, where BLEU has to do
+# without the longest n-grams of short sentences.
+METRICS: dict[str, Callable[[str], Metric]] = {
+    "bleu": _bleu,
+    "chrf": lambda _: PlainCHRF(),
+    "ter": lambda _: TER(),
+}
+SENTENCE_METRICS = METRICS | {"bleu": lambda tgt_lang: _bleu(tgt_lang, effective_order=True)}
+
+
 def score(hypotheses: Sequence[str], references: Sequence[str], *, tgt_lang: str = "") -> Scores:
     """Compare hypotheses with one reference each; there must be as many of both, and at least one."""
     if len(hypotheses) != len(references) or not references:
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
-    language = tgt_lang.replace("_", "-").partition("-")[0]
-    bleu, ci95, signature = _measure(BLEU(tokenize=TOKENIZERS.get(language)), hypotheses, references)
-    chrf, chrf_ci95, chrf_signature = _measure(PlainCHRF(), hypotheses, references)
+    bleu, ci95, signature = measure(METRICS["bleu"](tgt_lang), hypotheses, references)
+    chrf, chrf_ci95, chrf_signature = measure(METRICS["chrf"](tgt_lang), hypotheses, references)
     return Scores(
         bleu=bleu,
         chrf=chrf,
@@ -60,12 +69,16 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tgt_lang: str
     )
 
 
-def _measure(
-    metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
+def measure(
+    metric: Metric, hypotheses: Sequence[str], references: Sequence[str]
 ) -> tuple[float, list[float], str]:
+    """Return the score of a text, its 95 % interval and its signature."""
     result = metric.corpus_score(hypotheses, [references], n_bootstrap=RESAMPLES)
-    interval = [round(result._mean - result._ci, 4), round(result._mean + result._ci, 4)]
-    return round(result.score, 4), interval, str(metric.get_signature())
+    return round(result.score, 4), interval(result._mean, result._ci), str(metric.get_signature())
+
+
+def interval(mean: float, half_width: float) -> list[float]:
+    return [round(mean - half_width, 4), round(mean + half_width, 4)]
 
 
 def score_pairs(
@@ -91,55 +104,3 @@ def score_pairs(
         for (src, tgt), rows in parts.items()
         if rows
     }
-
-
-def evaluate_model(
-    model_path: Path,
-    src_path: Path,
-    ref_path: Path,
-    *,
-    to: str | None = None,
-    beam: int | None = None,
-    length_penalty: float | None = None,
-    device: str = "cpu",
-    threads: int | None = None,
-) -> dict[str, Any]:
-    """Translate a file with a model, or the best model of a run, and score it against its reference.
-
-    References are compared as they are. Every format of a corpus is read, and one file that holds both sides is
-    given as both. A multilingual model has to be told the language to translate ``to``.
-    """
-    model = resolve_model(model_path)
-    for path, option in ((src_path, "--src"), (ref_path, "--ref")):
-        if not path.is_file():
-            raise UserError("there is no such file", where=f"{option} {path}", fix="correct the path")
-    sources: list[str] = []
-    references: list[str] = []
-    translator = Translator(model, device=device, threads=threads)
-    paths: tuple[str, ...] = (str(src_path), str(ref_path))
-    if src_path == ref_path and holds_both(str(src_path)):
-        paths = paths[:1]
-    for chunk in FileCorpus(paths, About("evaluated", *_languages(translator.card, to))).chunks():
-        src_lines, ref_lines = chunk.decode()
-        sources += src_lines
-        references += ref_lines
-    began = time.monotonic()
-    translations = translator.translate(sources, beam=beam, length_penalty=length_penalty, to=to)
-    hypotheses = [translation.text for translation in translations]
-    seconds = time.monotonic() - began
-    return {
-        **score(hypotheses, references, tgt_lang=to or translator.card["tgt_lang"]),
-        "model": str(model),
-        "checkpoint": translator.card["checkpoint"],
-        "beam": translator.card["beam"] if beam is None else beam,
-        "length_penalty": translator.card["length_penalty"] if length_penalty is None else length_penalty,
-        "seconds": round(seconds, 3),
-    }
-
-
-def _languages(card: Mapping[str, Any], to: str | None) -> tuple[str, str]:
-    """Return the languages to look for in a file that holds both sides: those of a pair the model was trained on."""
-    for src, tgt in card.get("pairs", ()):
-        if tgt == to:
-            return src, tgt
-    return card["src_lang"], to or card["tgt_lang"]

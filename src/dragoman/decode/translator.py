@@ -1,8 +1,9 @@
 """Exported models at work: lines of text in, translations out. Imports without torch.
 
-A model is the directory that ``export.py`` writes. Translation is a stream: a window of lines is read, sorted
-into batches of similar length, translated and given back in order, so a file of any size takes constant
-memory. Every line gives exactly one line, whatever is in it, and does not depend on its neighbours.
+A model is the directory that ``export.py`` writes. Translation is a stream: a window of lines is read, its sentences
+are sorted into batches of similar length, translated and put back in order with the white space that was around them,
+so a file of any size takes constant memory. Every line gives exactly one line, whatever is in it, and does not depend
+on its neighbours.
 """
 
 import re
@@ -16,6 +17,7 @@ import ctranslate2
 
 from dragoman.data.text import normalise
 from dragoman.data.tokenizer import Tokenizer, language_of, tag
+from dragoman.decode.document import put_back, split_line
 from dragoman.errors import UserError
 from dragoman.files import read_json
 from dragoman.machine import usable_cores
@@ -38,15 +40,24 @@ UNSPACED = ("zh", "ja", "th", "km", "lo", "my")  # languages that put no space b
 CUTS = (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?<=[,;:])\s+|(?<=[，；：、])\s*", r"\s+")
 
 
+class Sampling(NamedTuple):
+    """Draw each word at random instead of searching for the best sentence."""
+
+    temperature: float = 1.0  # below 1 likely words become likelier, above 1 less so
+    topk: int = 0  # draw from the k likeliest; 0: from all
+
+
 class Hypothesis(NamedTuple):
     text: str
     log_probability: float  # of the whole text, natural logarithm
+    num_tokens: int  # that this is the sum of, end-of-sentence included
 
 
 class _Line(NamedTuple):
-    """A line that is ready to be translated."""
+    """A line taken apart."""
 
-    parts: list[list[int]]
+    sentences: list[str]  # with their tag
+    spaces: list[str]  # around them, one more
     language: str  # to translate into
 
 
@@ -68,6 +79,12 @@ def resolve_model(path: Path) -> Path:
     """Return the model directory that ``path`` means: itself, or the best model of the run it is."""
     if (path / CARD).is_file() and (path / WEIGHTS).is_file():
         return path.resolve()
+    if (path / CARD).is_file() and read_json(path / CARD).get("format") == "huggingface":
+        raise UserError(
+            "this model was exported for Hugging Face's transformers",
+            where=str(path),
+            fix="load it with transformers (its README.md tells how), or export the run with --format ctranslate2",
+        )
     run = RunDir(path)
     if not run.recipe.is_file():
         raise UserError(
@@ -90,7 +107,7 @@ class Translator:
     def __init__(
         self, model: Path, *, device: str = "cpu", threads: int | None = None, compute_type: str = "default"
     ) -> None:
-        self._path = model
+        self.path = model
         self.card: dict[str, Any] = read_json(model / CARD)
         if self.card["version"] != CARD_VERSION:
             raise UserError(
@@ -125,6 +142,7 @@ class Translator:
         beam: int | None = None,
         length_penalty: float | None = None,
         nbest: int = 1,
+        sampling: Sampling | None = None,
         to: str | None = None,
         window_lines: int = WINDOW_LINES,
     ) -> Iterator[Translation]:
@@ -133,16 +151,20 @@ class Translator:
         A multilingual model has to be told the language to translate ``to``, unless a line itself begins with a
         tag, such as ``<2de>``, which then holds for that line.
         Beam and length penalty are those the model was scored with if not given; an n-best list widens the
-        beam to n. A line over twice as long as any the model was trained on is cut at the ends of sentences, or of
-        clauses, or between words, and its parts are translated one by one. The unknown subword is never used.
+        beam to n. The sentences of a line are translated one by one, unless the model's recipe says otherwise, and put
+        back with the white space between them. A sentence over twice as long as any the model was trained on is cut
+        at the ends of clauses, or between words. The unknown subword is never used.
         """
-        options = {
+        options: dict[str, Any] = {
             "beam_size": max(nbest, self.card["beam"] if beam is None else beam),
             "length_penalty": self.card["length_penalty"] if length_penalty is None else length_penalty,
             "num_hypotheses": nbest,
         }
+        if sampling:
+            drawn = {"sampling_temperature": sampling.temperature, "sampling_topk": sampling.topk}
+            options |= {"beam_size": 1, **drawn}
         self._require_language(to)
-        windows = map(partial(self._encode, to=to), _windows(lines, window_lines))
+        windows = map(partial(self._take_apart, to=to), _windows(lines, window_lines))
         return self._translate_windows(windows, options, nbest)
 
     def _require_language(self, to: str | None) -> None:
@@ -151,47 +173,67 @@ class Translator:
         if to is not None and to not in choices:
             raise UserError(
                 f'this model does not translate into "{to}"',
-                where=str(self._path),
+                where=str(self.path),
                 fix=f"it translates into {', '.join(choices)}",
             )
 
-    def _tag(self, line: str, to: str | None) -> str:
-        """Return the line with the tag it needs."""
-        if not self._tokenizer.tags or not line or self._tokenizer.split_tag(line)[0]:
-            return line
+    def _take_apart(self, window: list[str], to: str | None) -> list["_Line"]:
+        """Take lines apart into sentences, each of which gets the tag of its line, if the model has tags."""
+        into_sentences = self.card.get("split_sentences", True)
+        if not self._tokenizer.tags:
+            return [
+                _Line(*split_line(line, into_sentences=into_sentences), self.card["tgt_lang"])
+                for line in window
+            ]
+        apart = []
+        for line in window:
+            text = line.lstrip()
+            word, rest = self._tokenizer.split_tag(text)
+            sentences, spaces = split_line(
+                line[: len(line) - len(text)] + rest, into_sentences=into_sentences
+            )
+            if sentences:
+                word = word or self._tag(to)
+                sentences = [f"{word} {sentence}" for sentence in sentences]
+            apart.append(_Line(sentences, spaces, language_of(word)))
+        return apart
+
+    def _tag(self, to: str | None) -> str:
         if to is None:
             raise UserError(
                 f"this model translates into several languages ({', '.join(self._tokenizer.tags)}): which one?",
-                where=str(self._path),
+                where=str(self.path),
                 fix=f"name it, for example with --to {self._tokenizer.tags[0]}",
             )
-        return f"{tag(to)} {line}"
+        return tag(to)
 
     def _translate_windows(
         self, windows: Iterator[list["_Line"]], options: dict[str, Any], nbest: int
     ) -> Iterator[Translation]:
         for window in windows:
-            parts = list(chain.from_iterable(line.parts for line in window))
-            translated = iter(self._translate_parts(parts, options))
+            encoded = self._encode(list(chain.from_iterable(line.sentences for line in window)))
+            translated = iter(self._translate_parts(list(chain.from_iterable(encoded)), options))
+            numbers = iter([len(parts) for parts in encoded])
             for line in window:
-                yield self._join(list(islice(translated, len(line.parts))), line.language, nbest)
+                sentences = [
+                    self._join(list(islice(translated, number)), line.language, nbest)
+                    for number in islice(numbers, len(line.sentences))
+                ]
+                yield self._put_back(line, sentences, nbest)
 
-    def _encode(self, lines: Sequence[str], to: str | None) -> list["_Line"]:
-        """Return each line in parts, as ids: none of an empty line, one of most."""
+    def _encode(self, sentences: Sequence[str]) -> list[list[list[int]]]:
+        """Return each sentence in parts, as ids: none of an empty one, one of most."""
         # Counts end-of-sentence, as encode() does.
         longest = min(STRETCH * self.card["max_length"], self.card["positions"])
 
         encoded = []
         # A lone surrogate stands for a byte that was not UTF-8, and nothing can encode it.
-        texts = [self._tag(normalise(line.encode("utf-8", "replace").decode("utf-8")), to) for line in lines]
+        texts = [normalise(text.encode("utf-8", "replace").decode("utf-8")) for text in sentences]
         for text, ids in zip(texts, self._tokenizer.encode(texts), strict=True):
             parts = [ids] if len(ids) <= longest else self._encode_parts(text, longest)
-            word = self._tokenizer.split_tag(text)[0]
-            language = language_of(word) if word else self.card["tgt_lang"]
-            empty = 2 if word else 1  # the length of a part without text
+            empty = 2 if self._tokenizer.split_tag(text)[0] else 1  # the length of a part without text
             # The engine adds end-of-sentence. A single character may still be too long, in bytes.
-            kept = [part[:-1][: longest - 1] for part in parts if len(part) > empty]
-            encoded.append(_Line(kept, language))
+            encoded.append([part[:-1][: longest - 1] for part in parts if len(part) > empty])
         return encoded
 
     def _encode_parts(self, line: str, longest: int) -> list[list[int]]:
@@ -242,16 +284,30 @@ class Translator:
         length = len(tokens) + (len(tokens) < limit)
         # Normalised, for bytes can spell a line end or worse.
         text = normalise(self._tokenizer.decode([self._ids[token] for token in tokens]))
-        return Hypothesis(text, score * length**length_penalty)
+        return Hypothesis(text, score * length**length_penalty, length)
+
+    def _put_back(self, line: "_Line", sentences: list[Translation], nbest: int) -> Translation:
+        """Put the sentences of a line together: the best of each, then the second of each, and so on."""
+        if len(sentences) == 1 and not any(line.spaces):
+            return sentences[0]
+        number = min((len(sentence.hypotheses) for sentence in sentences), default=nbest)
+        spaced = line.language not in UNSPACED
+        columns = [[sentence.hypotheses[rank] for sentence in sentences] for rank in range(number)]
+        return Translation(
+            tuple(
+                _together(put_back([h.text for h in column], line.spaces, spaced=spaced), column)
+                for column in columns
+            )
+        )
 
     def _join(self, parts: list[tuple[Hypothesis, ...]], language: str, nbest: int) -> Translation:
-        """Put the parts of a line together: the best of each, then the second of each, and so on."""
+        """Put the parts of a sentence together: the best of each, then the second of each, and so on."""
         if not parts:
-            return Translation((Hypothesis("", 0.0),) * nbest)
+            return Translation((Hypothesis("", 0.0, 0),) * nbest)
         space = "" if language in UNSPACED else " "
         return Translation(
             tuple(
-                Hypothesis(space.join(h.text for h in hypotheses), sum(h.log_probability for h in hypotheses))
+                _together(space.join(h.text for h in hypotheses), hypotheses)
                 for hypotheses in zip(*parts, strict=False)  # a short search may find fewer
             )
         )
@@ -270,6 +326,10 @@ def split_long(text: str, size: Callable[[str], int], longest: int) -> list[str]
     else:
         start = end = len(text) // 2
     return split_long(text[:start], size, longest) + split_long(text[end:], size, longest)
+
+
+def _together(text: str, parts: Sequence[Hypothesis]) -> Hypothesis:
+    return Hypothesis(text, sum((h.log_probability for h in parts), 0.0), sum(h.num_tokens for h in parts))
 
 
 def _windows(lines: Iterable[str], most_lines: int) -> Iterator[list[str]]:

@@ -1,5 +1,6 @@
 """What training and export agree on about weights. Imports without torch, which the lane does not need."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,10 @@ import numpy.typing as npt
 
 from dragoman import config
 from dragoman.errors import UserError
+
+LAYER_NORM_EPSILON = 1e-5  # torch's default
+
+Weights = dict[str, npt.NDArray[np.float32]]
 
 
 def require_same_names(expected: set[str], found: set[str], path: Path | str) -> None:
@@ -20,15 +25,34 @@ def require_same_names(expected: set[str], found: set[str], path: Path | str) ->
         )
 
 
+def weight_shapes(cfg: config.Model, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """Return the name and the shape of every weight of the Transformer, without building it."""
+    d, f = cfg.d_model, cfg.feed_forward
+    parts: dict[str, tuple[int, ...]] = {}
+    for side, num_layers in (("encoder", cfg.layers), ("decoder", cfg.num_decoder_layers)):
+        if cfg.norm == "pre":
+            parts[f"{side}.norm"] = (d,)
+        for index in range(num_layers):
+            at = f"{side}.layers.{index}"
+            parts |= {
+                f"{at}.attention_norm": (d,),
+                f"{at}.attention.qkv": (3 * d, d),
+                f"{at}.attention.out": (d, d),
+            }
+            if side == "decoder":
+                parts |= {f"{at}.cross_norm": (d,), f"{at}.cross_attention.q": (d, d)}
+                parts |= {f"{at}.cross_attention.kv": (2 * d, d), f"{at}.cross_attention.out": (d, d)}
+            parts |= {f"{at}.feed_forward_norm": (d,), f"{at}.feed_forward.up": (f, d)}
+            parts |= {f"{at}.feed_forward.down": (d, f)}
+    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (vocab_size, d)}
+    for name, shape in parts.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
+
+
 def count_parameters(cfg: config.Model, vocab_size: int) -> int:
     """Return how many weights the Transformer of this shape has, without building it."""
-    width, inner = cfg.d_model, cfg.feed_forward
-    norm = 2 * width
-    attention = 4 * (width * width + width) + norm
-    feed_forward = 2 * width * inner + inner + width + norm
-    final_norms = 2 * norm if cfg.norm == "pre" else 0
-    encoder, decoder = attention + feed_forward, 2 * attention + feed_forward
-    return vocab_size * width + cfg.layers * encoder + cfg.num_decoder_layers * decoder + final_norms
+    return sum(math.prod(shape) for shape in weight_shapes(cfg, vocab_size).values())
 
 
 def checkpoint_bytes(recipe: config.Recipe, parameters: int) -> int:

@@ -93,6 +93,17 @@ def make_run(path: Path, recipe: Recipe, dataset: Dataset) -> ToyRun:
     return ToyRun(directory, recipe, dataset)
 
 
+def make_multilingual(path: Path, recipe: Recipe) -> ToyRun:
+    """Write a run into German and Chinese, of the text of ``recipe``."""
+    corpora = [
+        {**recipe.data.train[0].model_dump(exclude_none=True), "tgt_lang": tgt} for tgt in ("de", "zh")
+    ]
+    values = recipe.model_dump(exclude_none=True)
+    values["data"] |= {"train": corpora, "directory": str(path / "datasets")}
+    recipe = Recipe.model_validate(values)
+    return make_run(path / "run", recipe, prepare(recipe, workers=0, progress=False))
+
+
 @pytest.fixture(scope="session")
 def toy_task(tmp_path_factory):
     """A recipe and its dataset."""

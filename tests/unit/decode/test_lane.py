@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from dragoman.decode import lane
-from dragoman.decode.export import checkpoint_hash
+from dragoman.decode import confidence, lane
+from dragoman.decode.export import checkpoint_hash, export_run
 from dragoman.decode.lane import Evaluator, evaluate_run
 from dragoman.decode.score import Scores, score
 from dragoman.decode.translator import CARD, Translator
@@ -232,3 +232,14 @@ def test_training_leaves_the_lane_one_thread_and_the_end_all_cores(toy_run, monk
     Evaluator(toy_run.directory, threading.Event()).score_dev([checkpoint])
     finish(toy_run)
     assert threads == [1, None]
+
+
+def test_the_card_says_what_confidence_means(toy_run, monkeypatch, tmp_path):
+    monkeypatch.setattr(confidence, "FEWEST_IN_A_POINT", 2)
+    toy_run.save(20)
+    finish(toy_run)
+    calibration = read_json(toy_run.directory.best / CARD)["confidence"]
+    assert calibration["sentences"] == 6
+    assert len(calibration["points"]) >= 2
+    exported = export_run(toy_run.directory, tmp_path / "model", quantization="int8")
+    assert read_json(exported / CARD)["confidence"] == calibration

@@ -1,6 +1,5 @@
 """Scores are sacreBLEU's own, and what cannot be scored is said to be so."""
 
-import gzip
 import json
 import subprocess
 import sys
@@ -8,10 +7,7 @@ import sys
 import pytest
 import sacrebleu
 
-from dragoman.decode.export import export_model
-from dragoman.decode.score import evaluate_model, score, score_pairs
-from dragoman.decode.translator import Translator
-from dragoman.errors import UserError
+from dragoman.decode.score import score, score_pairs
 from dragoman.rundir import best_first
 
 REFERENCES = [
@@ -20,25 +16,6 @@ REFERENCES = [
     "Nobody buys three letters!",
 ] * 4
 HYPOTHESES = ["The cat sees the house.", "My sister never has read the book.", "Nobody buys letters."] * 4
-
-
-@pytest.fixture
-def model(toy_run, tmp_path):
-    return export_model([toy_run.save(1)], toy_run.recipe, toy_run.dataset.tokenizer_path, tmp_path / "model")
-
-
-@pytest.fixture
-def files(tmp_path):
-    """A source and its reference of three lines each."""
-    for name in ("src", "ref"):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in REFERENCES[:3]))
-    return tmp_path / "src", tmp_path / "ref"
-
-
-def error_of(call, *arguments, **options) -> str:
-    with pytest.raises(UserError) as raised:
-        call(*arguments, **options)
-    return str(raised.value)
 
 
 def test_the_scores_are_those_of_the_sacrebleu_command(tmp_path):
@@ -130,53 +107,6 @@ def test_the_best_come_first_and_of_equals_the_newer():
         ("a", 20.0),
         ("b", 10.0),
     ]
-
-
-def test_evaluate_scores_what_the_model_translates(model, files):
-    src, ref = files
-    result = evaluate_model(model, src, ref, beam=1)
-    hypotheses = [translation.text for translation in Translator(model).translate(REFERENCES[:3], beam=1)]
-    assert result.items() >= score(hypotheses, REFERENCES[:3]).items()
-    assert (result["sentences"], result["model"], result["beam"]) == (3, str(model), 1)
-    assert result["seconds"] > 0
-    assert json.loads(json.dumps(result)) == result
-
-
-def test_evaluate_reads_compressed_files(model, files, tmp_path):
-    src, ref = files
-    (tmp_path / "src.gz").write_bytes(gzip.compress(src.read_bytes()))
-    plain, compressed = evaluate_model(model, src, ref), evaluate_model(model, tmp_path / "src.gz", ref)
-    assert compressed | {"seconds": 0} == plain | {"seconds": 0}
-
-
-def test_evaluate_reads_test_sets(model, files, tmp_path):
-    src, ref = (path.read_text().splitlines() for path in files)
-    for name, lines in (("src", src), ("ref", ref)):
-        segments = "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(lines))
-        (tmp_path / f"{name}.sgm").write_text(f'<doc docid="a">{segments}</doc>')
-    units = "".join(
-        f'<tu><tuv xml:lang="en"><seg>{one}</seg></tuv><tuv xml:lang="de"><seg>{other}</seg></tuv></tu>'
-        for one, other in zip(src, ref, strict=True)
-    )
-    (tmp_path / "both.tmx").write_text(f"<tmx><body>{units}</body></tmx>")
-    plain = evaluate_model(model, *files)
-    for paths in ((tmp_path / "src.sgm", tmp_path / "ref.sgm"), (tmp_path / "both.tmx",) * 2):
-        assert evaluate_model(model, *paths) | {"seconds": 0} == plain | {"seconds": 0}
-
-
-def test_evaluate_says_which_file_is_wrong(model, files, tmp_path):
-    src, ref = files
-    assert "where: --ref /nowhere" in error_of(evaluate_model, model, src, tmp_path / "/nowhere")
-    (tmp_path / "empty").touch()
-    assert f"where: {tmp_path / 'empty'}" in error_of(evaluate_model, model, src, tmp_path / "empty")
-    (tmp_path / "longer").write_text("a\nb\nc\nd\n")
-    error = error_of(evaluate_model, model, src, tmp_path / "longer")
-    assert f"{src} has 3 lines" in error
-    assert f"{tmp_path / 'longer'} has 4 lines" in error
-    (tmp_path / "latin1").write_bytes(b"a\nb\xe9\nc\n")
-    assert f"where: {tmp_path / 'latin1'}, line 2" in error_of(
-        evaluate_model, model, tmp_path / "latin1", ref
-    )
 
 
 def test_language_pairs_of_a_set_are_scored_apart():

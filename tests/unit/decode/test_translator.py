@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import Recipe
-from dragoman.data.prepare import prepare
 from dragoman.decode import translator as module
 from dragoman.decode.export import export_model
-from dragoman.decode.translator import CARD, Translator, resolve_model, split_long
+from dragoman.decode.translator import CARD, Sampling, Translator, resolve_model, split_long
 from dragoman.errors import UserError
 from dragoman.files import read_json, write_json
-from tests.unit.decode.conftest import make_run
+from tests.unit.decode.conftest import make_multilingual, make_run
 
 LINES = [
     "The cat sees a small house.",
@@ -48,15 +46,7 @@ def words(text):
 @pytest.fixture(scope="module")
 def multilingual(tmp_path_factory, toy_task):
     """A model into German and Chinese, of random weights."""
-    recipe, _ = toy_task
-    path = tmp_path_factory.mktemp("multilingual")
-    corpora = [
-        {**recipe.data.train[0].model_dump(exclude_none=True), "tgt_lang": tgt} for tgt in ("de", "zh")
-    ]
-    values = recipe.model_dump(exclude_none=True)
-    values["data"] |= {"train": corpora, "directory": str(path / "datasets")}
-    recipe = Recipe.model_validate(values)
-    toy = make_run(path / "run", recipe, prepare(recipe, workers=0, progress=False))
+    toy = make_multilingual(tmp_path_factory.mktemp("multilingual"), toy_task[0])
     toy = toy.with_recipe(filter={"max_length": 12})
     return export_model([toy.save(3)], toy.recipe, toy.dataset.tokenizer_path, toy.directory.model(3))
 
@@ -104,7 +94,7 @@ def test_any_text_gives_one_line_each(translator, lines, window_lines):
 
 @pytest.mark.parametrize("line", ["", "   ", "\t\r\n", "\u200b\ufeff", "\x00\x1b"])
 def test_a_line_that_says_nothing_does_not_reach_the_model(translator, engine, line):
-    assert texts(translator.translate([line])) == [""]
+    assert texts(translator.translate([line])) == [line.rstrip("\r\n") if line.isspace() else ""]
     assert not engine.calls
 
 
@@ -149,7 +139,16 @@ def test_an_n_best_list_is_ranked_and_complete(translator):
     assert log_probabilities == sorted(log_probabilities, reverse=True)
     assert len(set(best.hypotheses)) == 3
     assert best.log_probability == log_probabilities[0] < 0
-    assert [tuple(hypothesis) for hypothesis in empty.hypotheses] == [("", 0.0)] * 3
+    assert [tuple(hypothesis) for hypothesis in empty.hypotheses] == [("", 0.0, 0)] * 3
+
+
+def test_sampling_draws_other_sentences(translator, engine):
+    lines = ["The cat sees a house."] * 20
+    drawn = texts(translator.translate(lines, sampling=Sampling(2.0)))
+    assert len(set(drawn)) > 5
+    assert len(set(texts(translator.translate(lines, sampling=Sampling(1.0, topk=1))))) == 1
+    ((_, options), _) = engine.calls
+    assert (options["beam_size"], options["sampling_temperature"], options["sampling_topk"]) == (1, 2.0, 0)
 
 
 def test_log_probabilities_do_not_depend_on_the_length_penalty(translator):
@@ -176,6 +175,22 @@ def test_a_line_longer_than_training_is_cut_and_put_together(translator, engine,
     (text,) = texts(translator.translate([line], beam=1))
     assert text
     assert all(len(source) < 24 for sources, _ in engine.calls for source in sources)
+
+
+def test_sentences_are_translated_one_by_one_and_put_back_with_their_white_space(translator, model, tmp_path):
+    one, other = texts(translator.translate(["The cat sees.", "My sister buys three letters."]))
+    line = "\t The cat sees.  My sister buys three letters.\u3000"
+    assert texts(translator.translate([line])) == [f"\t {one}  {other}\u3000"]
+    (whole,) = translator.translate([line.strip()], nbest=2)
+    parts = list(translator.translate(line.strip().split("  "), nbest=2))
+    assert whole.hypotheses[1].text == "  ".join(part.hypotheses[1].text for part in parts)
+    assert whole.log_probability == pytest.approx(sum(part.log_probability for part in parts))
+
+    paragraphs = shutil.copytree(model, tmp_path / "paragraphs")  # unless the recipe says otherwise
+    write_json(paragraphs / CARD, read_json(paragraphs / CARD) | {"split_sentences": False})
+    (text,) = texts(Translator(paragraphs).translate([line]))
+    assert (text[:2], text[-1]) == ("\t ", "\u3000")
+    assert text.strip() != f"{one}  {other}"
 
 
 def test_the_parts_of_a_line_are_its_sentences(translator):
@@ -267,11 +282,13 @@ def test_a_multilingual_model_is_told_the_language_by_option_or_by_line(multilin
     begins = [source[0] for sources, _ in engine.calls for source in sources]
     assert begins.count("<2de>") == len(begins) - 1 > 3
     assert begins.count("<2zh>") == 1
+    one, other = texts(translator.translate(LINES[::2][:2], to="de"))
+    assert texts(translator.translate([f" <2de> {LINES[0]}  {LINES[2]}"])) == [f" {one}  {other}"]
 
 
 def test_parts_of_a_line_are_joined_as_its_language_is_written(multilingual):
     translator = Translator(multilingual, threads=1)
-    parts = [(module.Hypothesis("a", -1.0),), (module.Hypothesis("b", -1.0),)]
+    parts = [(module.Hypothesis("a", -1.0, 1),), (module.Hypothesis("b", -1.0, 1),)]
     assert translator._join(parts, "de", 1).text == "a b"
     assert translator._join(parts, "zh", 1).text == "ab"
 
@@ -284,7 +301,7 @@ def test_a_language_that_is_missing_or_unknown_is_an_error(multilingual, transla
         "error: this model translates into several languages (de, zh): which one?\n"
         f"  where: {multilingual}\n  fix:   name it, for example with --to de"
     )
-    assert texts(several.translate(["", " "])) == ["", ""]
+    assert texts(several.translate(["", " "])) == ["", " "]
     with pytest.raises(UserError) as caught:
         several.translate(["a"], to="fr")  # at once, not at the first line
     assert str(caught.value) == (

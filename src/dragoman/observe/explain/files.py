@@ -78,9 +78,7 @@ def data(case: Case) -> Finding:
     for name, split in passport.get("splits", {}).items() if passport else ():
         if known and not known.get("gate") and (told := overlap.in_words(known, name)):
             advice.append(f"{told}; set filter.overlap = true")
-        elif (
-            number := whole(split.get("overlap_with_train")) if isinstance(split, dict) else None
-        ):  # format 1
+        elif isinstance(split, dict) and (number := whole(split.get("overlap_with_train"))):  # format 1
             advice.append(f"{number:,} pairs of {name} are in the training set too: its scores are too good")
     return Finding(YES, summary, evidence, 0.99, advice)
 
