@@ -62,6 +62,7 @@ def test_scores_alternatives_and_json(translator, text):
     assert empty == {
         "text": "",
         "log_probability": 0.0,
+        "num_tokens": 0,
         "alternatives": [{"text": "", "log_probability": 0.0, "num_tokens": 0}],
     }
     assert "alternatives" not in json.loads(translated(translator, text, as_json=True)[0])
