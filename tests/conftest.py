@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ import pytest
 from dragoman.recipe import dump_recipe, parse_recipe
 from dragoman.rundir import RunDir
 from dragoman.train.schedules import learning_rate
+
+# Tests that run in the background may have been told to ignore Ctrl-C, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RECIPE = """
 [data]

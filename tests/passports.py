@@ -54,6 +54,7 @@ def manifest(text: str = "A line. & more", *, gate: bool = True) -> dict[str, An
         "dropped": {
             rule: {"pairs": 4 * number, "examples": [example] * 3 if number else []}
             | ({"off": True} if rule == "numbers" else {})
+            | ({"note": "not applied to fr: it is not known"} if rule == "language" else {})
             for rule, number in RULES.items()
         },
         "overlap": {

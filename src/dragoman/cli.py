@@ -30,8 +30,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 # What the base installation does without, by the extra of pyproject.toml that brings it.
 EXTRAS = {
-    "train": ("torch", "safetensors", "psutil", "orjson", "pynvml", "tensorboard", "plotly"),
-    "serve": ("fastapi", "uvicorn", "httptools", "uvloop", "prometheus_client", "py3langid"),
+    "train": ("torch", "safetensors", "psutil", "pynvml", "tensorboard", "plotly"),
+    "serve": ("fastapi", "orjson", "uvicorn", "httptools", "uvloop", "prometheus_client", "py3langid"),
 }
 
 LAB_HELP = """Rehearse a cluster on one Linux machine.

@@ -81,8 +81,6 @@ def test_an_interruption_leaves_nothing_behind(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         stdout=subprocess.DEVNULL,
-        # Tests that run in the background may have been told to ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert any("loading torch" in line for line in doctor.stderr)
     wait_until(lambda: len(psutil.Process(doctor.pid).children()) == 2, "two processes that measure")

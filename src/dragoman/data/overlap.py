@@ -188,7 +188,11 @@ def of_set(overlap: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
 
 def in_words(overlap: dict[str, Any] | None, name: str) -> str | None:
     """Return a sentence about what train had of a set, for people; None where it had nothing."""
-    known = of_set(overlap, name)
+    return describe(of_set(overlap, name), name)
+
+
+def describe(known: dict[str, Any] | None, name: str) -> str | None:
+    """Return the same of what ``of_set`` returned."""
     if known is None or not (lines := sum(known[how] for how in HOWS)):
         return None
     parts = ", ".join(f"{known[how]:,} {how}" for how in HOWS if known[how])

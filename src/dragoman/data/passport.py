@@ -135,6 +135,11 @@ def dropped_by_corpus(passport: Facts, rule: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count} if len(train) > 1 else {}
 
 
+def rule_notes(passport: Facts) -> list[str]:
+    """Return, a sentence each, what rules say of themselves: that they know nothing of a language."""
+    return [f"{rule}: {told['note']}" for rule, told in passport["dropped"].items() if told.get("note")]
+
+
 def overlaps(passport: Facts) -> list[str]:
     """Return, a sentence each, what was found of dev and test in train."""
     told = passport.get("overlap")

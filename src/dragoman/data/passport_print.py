@@ -21,6 +21,7 @@ from dragoman.data.passport import (
     overlaps,
     passport,
     rows,
+    rule_notes,
     sources,
     weights,
 )
@@ -127,6 +128,7 @@ def _filters(facts: dict[str, Any]) -> Iterator[RenderableType]:
     for words, rules in idle.items():
         if rules:
             yield Text(f"{words}: {', '.join(rules)}")
+    yield from (Text(note, style="yellow") for note in rule_notes(facts))
 
 
 def _example(each: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dragoman.data import overlap
 from dragoman.decode.compare import NAMES, key
 
 
@@ -28,6 +29,9 @@ def show_results(results: Sequence[dict[str, Any]], metrics: Sequence[str], cons
     seconds = sum(result.get("seconds", 0) for result in results)
     took = f" in {seconds:.1f} s" if seconds else ""
     console.print(f"{results[0]['sentences']:,} sentences{took}", soft_wrap=True)
+    for result in results:
+        if told := overlap.describe(result.get("overlap"), "this set"):
+            console.print(f"{result['system']}: {told}", soft_wrap=True)
 
 
 def _table(results: Sequence[dict[str, Any]], metrics: Sequence[str]) -> Table:

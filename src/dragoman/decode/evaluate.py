@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.corpus import COMPRESSIONS, holds_both
-from dragoman.data.corpora import About, FileCorpus
+from dragoman.data import overlap
+from dragoman.data.catalogue import CORPORA
+from dragoman.data.corpora import SPLITS, About, FileCorpus, Hashes
 from dragoman.data.formats import open_lines
 from dragoman.data.shards import Dataset
 from dragoman.decode.comet import comet_command
@@ -21,8 +23,6 @@ from dragoman.errors import UserError
 from dragoman.files import read_json, read_json_lines
 from dragoman.recipe import load_recipe
 from dragoman.rundir import RunDir
-
-CORPORA = Path("corpora")  # where `dragoman data get` puts them
 
 
 def evaluate(
@@ -71,7 +71,26 @@ def evaluate(
         _translate(name, Translator(model, device=device, threads=threads), sources, to, beam, length_penalty)
         for model, name in zip(resolved, _names(models), strict=True)
     ]
+    for system, model in zip(ours, resolved, strict=True):
+        system.facts["overlap"] = known_overlap(model, src, ref)
     return Comparison.of([*ours, *theirs], sources, references, metrics, languages[1])
+
+
+def known_overlap(model: Path, src: Path, ref: Path) -> dict[str, Any] | None:
+    """Return what the run of a model knows of its training text's overlap with a set; None if it knows nothing.
+
+    It knows of its own dev and test, which are recognised by their content wherever the files lie.
+    """
+    run = RunDir(model.parent.parent)
+    if not run.facts.is_file():
+        return None
+    passport, hashes = read_json(run.facts).get("passport") or {}, Hashes(model)
+    content = [hashes.of(str(path)) for path in dict.fromkeys((src, ref))]
+    for name in SPLITS:
+        held_out = passport.get("splits", {}).get(name, {}).get("corpora", [])
+        if [corpus["content"] for corpus in held_out] == [content]:
+            return overlap.of_set(passport.get("overlap"), name)
+    return None
 
 
 def rescore(run: RunDir) -> list[dict[str, Any]]:
@@ -146,12 +165,14 @@ def _find_set(name: str, languages: tuple[str, str] | None) -> tuple[Path, Path]
         raise UserError(
             "which way round is this set?", where=f"--set {name}", fix="without a model, give --src and --ref"
         )
-    for directory in (CORPORA, Path()):
+    for directory in (Path(CORPORA), Path()):
         src, ref = (directory / f"{name}.{language}" for language in languages)
         if src.is_file() and ref.is_file():
             return src, ref
     corpus = name.rpartition("/")[0]
-    there = sorted({path.stem for path in (CORPORA / corpus).glob(f"*.{languages[1]}")}) if corpus else []
+    there = (
+        sorted({path.stem for path in (Path(CORPORA) / corpus).glob(f"*.{languages[1]}")}) if corpus else []
+    )
     if there:
         fix = f"choose from {', '.join(f'{corpus}/{each}' for each in there)}"
     else:

@@ -81,6 +81,7 @@ def test_everything_of_a_full_manifest_is_shown(width):
         "train europarl en ▁█▆▂▁▁ 16 32",
         "language 4,816 66.44% europarl 3,612 · news 1,204",
         "switched off: numbers",
+        "language: not applied to fr",
         "overlap: 6 of 175 lines of dev (3.4%) were in train: 2 word for word, 1 but for case and punctuation, 3 by 13",
         "overlap: none of 350 lines of test was in train",
         "removed from train: 9 pairs",

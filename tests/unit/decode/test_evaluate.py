@@ -13,6 +13,7 @@ import pytest
 import sacrebleu
 from rich.console import Console
 
+from dragoman.data.corpora import Hashes
 from dragoman.decode import evaluate as module
 from dragoman.decode.compare import Comparison, System, require_metrics
 from dragoman.decode.compare_page import show_results, write_sentences
@@ -21,7 +22,8 @@ from dragoman.decode.export import checkpoint_hash, export_model
 from dragoman.decode.score import score
 from dragoman.decode.translator import Translator
 from dragoman.errors import UserError
-from dragoman.files import append_json_line, open_json_lines
+from dragoman.files import append_json_line, open_json_lines, write_json
+from dragoman.rundir import RunDir
 from tests.unit.decode.conftest import SENTENCES
 
 REFERENCES = [f"{line[:-1]}, and {other}" for line in SENTENCES[:9] for other in SENTENCES[:4]]
@@ -315,6 +317,27 @@ def test_recorded_scores_come_out_again_from_the_stored_hypotheses(toy_run):
     (line,) = rescore(run)
     assert line["changed"]["bleu"][1] == 100
     assert "bleu of the stored hypotheses is 100" in error_of(require_unchanged, run.path, [line])
+
+
+def test_a_run_knows_its_own_sets_by_their_content_and_says_what_train_had_of_them(toy_run, files, tmp_path):
+    run = tmp_path / "run"
+    path = run / "models" / "step-00000001"
+    model = export_model([toy_run.save(1)], toy_run.recipe, toy_run.dataset.tokenizer_path, path)
+    (alone,) = evaluate([model], **files).results()
+    assert alone["overlap"] is None  # no run is around it
+    known = {"pairs": 3, "exact": 2, "normalised": 0, "ngram": 0}
+    content = [Hashes(tmp_path).of(str(files[side])) for side in ("src", "ref")]
+    passport = {
+        "splits": {"test": {"corpora": [{"content": content}]}},
+        "overlap": {"gate": True, "removed": 5, "sets": {"test": known}},
+    }
+    write_json(RunDir(run).facts, {"passport": passport})
+    results = evaluate([model], **files).results()
+    assert results[0]["overlap"] == {**known, "gate": True, "removed": 5}
+    assert "2 of 3 pairs of this set were in train too (2 exact) and were removed" in shown(results, ["bleu"])
+    files["ref"].write_text("another\n" * 3)
+    (other,) = evaluate([model], **files).results()
+    assert other["overlap"] is None
 
 
 def test_names_of_models_stay_apart():

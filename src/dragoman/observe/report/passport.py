@@ -21,6 +21,7 @@ from dragoman.data.passport import (
     lengths,
     overlaps,
     rows,
+    rule_notes,
 )
 from dragoman.files import disk_errors
 from dragoman.observe.report import View, write_page
@@ -136,10 +137,11 @@ def _dropped(facts: Facts) -> str:
         share = f"{found['pairs'] / total:.2%}"
         told.append([esc(rule), f"{found['pairs']:,}", share, by_corpus, _examples(found["examples"])])
     counts = _table(["rule", "pairs", "share", "of which", "for example"], told, numbers=(1, 2))
-    return (
-        counts
-        + '<p class="note">Rules are applied in this order; a pair is counted by the first that drops it.</p>'
-    )
+    notes = [
+        "Rules are applied in this order; a pair is counted by the first that drops it.",
+        *rule_notes(facts),
+    ]
+    return counts + "".join(f'<p class="note">{esc(note)}</p>' for note in notes)
 
 
 def _examples(examples: Sequence[Facts]) -> str:
