@@ -28,9 +28,8 @@ NEVER = 1 << 62  # rank of what is no piece
 SPACE = "▁"  # how SentencePiece writes the space before a word
 
 Hashes = npt.NDArray[np.uint64]
-Candidate = tuple[
-    int, int, int
-]  # of a merge: rank of the piece it makes, place of the left symbol, and its length
+# Of a merge: the rank of the piece it makes, the place of the left symbol, and its length.
+Candidate = tuple[int, int, int]
 
 
 def merge(letters: str, ranks: Mapping[str, int], skip: Callable[[], bool]) -> list[str]:

@@ -24,13 +24,10 @@ from dragoman.data.tally import EXAMPLE_CHARS
 
 HOWS = ("exact", "normalised", "ngram")  # the strongest first
 EXACT, NORMALISED, NGRAM = range(len(HOWS))
-SIDE_WORDS = (
-    6  # of Europarl's sentences so long fewer than one in a hundred is said twice; of three words, four are
-)
+# Of Europarl's sentences of so many words fewer than one in a hundred is said twice; of three words, four are.
+SIDE_WORDS = 6
 RUN_WORDS = 13
-RUN_SHARE = (
-    0.6  # of the held-out side. Names of committees have thirteen words, and are half a sentence at most
-)
+RUN_SHARE = 0.6  # of the held-out side. Names of committees have thirteen words: half a sentence at most
 MAX_EXAMPLES = 4  # of each kind
 
 
@@ -120,9 +117,7 @@ class HeldOut:
 class Found:
     """The overlaps of a part of the training text: those of parts add up to that of the whole."""
 
-    lines: dict[int, int] = field(
-        default_factory=dict
-    )  # held-out lines, and the strongest way train has them
+    lines: dict[int, int] = field(default_factory=dict)  # held out, and the strongest way train has each
     examples: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, match: Match) -> None:

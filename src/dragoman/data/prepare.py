@@ -7,15 +7,14 @@ work there, and the next one for the same dataset goes on with it; an error leav
 """
 
 import copy
-import fcntl
 import json
 import platform
 import shutil
 import socket
 import time
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from itertools import accumulate, islice
@@ -53,6 +52,7 @@ from dragoman.files import (
     TEMPORARY,
     beside,
     disk_errors,
+    locked,
     publish_directory,
     remove_unfinished,
     write_bytes,
@@ -94,7 +94,11 @@ def prepare(recipe: Recipe, *, workers: int | None = None, progress: bool = True
         return _relabel(dataset, recipe)
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with _locked(directory, stages):
+        # Whoever holds it is alone here: what is unfinished has no living writer.
+        with locked(
+            directory / LOCK,
+            lambda: stages.say(f"another process is preparing data in {directory}: waiting for it"),
+        ):
             remove_unfinished(directory, keep=_unfinished(path))
             if not find(path):  # nobody made it while we waited
                 _build(recipe, path, stages, usable_cores() if workers is None else workers)
@@ -128,18 +132,6 @@ def find(path: Path) -> Dataset | None:
         return Dataset.open(path)
     except UserError:
         return None
-
-
-@contextmanager
-def _locked(directory: Path, stages: Stages) -> Iterator[None]:
-    """Hold the directory of datasets alone: what is unfinished in it then has no living writer."""
-    with open(directory / LOCK, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stages.say(f"another process is preparing data in {directory}: waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _build(recipe: Recipe, path: Path, stages: Stages, workers: int) -> None:
