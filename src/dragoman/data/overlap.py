@@ -38,7 +38,7 @@ class Match:
     row: int
     line: int  # of the held-out text, counted over all sets from 0
     how: int
-    side: int | None  # the one that is the same, where it is not both
+    side: int | None  # of the held-out pair, the one that is the same, where it is not both
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,17 @@ class HeldOut:
     arrays: dict[str, Array]
 
     @classmethod
-    def of(cls, src: list[str], tgt: list[str]) -> "HeldOut":
-        """Return what these normalised lines are recognised by."""
+    def of(cls, src: list[str], tgt: list[str], *, both_ways: bool = False) -> "HeldOut":
+        """Return what these normalised lines are recognised by; ``both_ways`` also where train has them reversed."""
+        arrays: dict[str, Array] = {"size": np.array(len(src))}
+        if both_ways:
+            src, tgt = src + tgt, tgt + src
         pairs, lines = Pairs(src, tgt, ("", "")), np.arange(len(src))
         has_words = pairs.near_hashes != 0
         tables = {
             "exact": (pairs.exact_hashes, lines),
             "near": (pairs.near_hashes[has_words], lines[has_words]),
         }
-        arrays = {}
         for side, each in enumerate(pairs.words):
             is_long = each.counts >= SIDE_WORDS
             tables[f"side{side}"] = each.line_hashes()[is_long], lines[is_long]
@@ -96,11 +98,15 @@ class HeldOut:
         for (row, line), number in zip(*np.unique(together, axis=0, return_counts=True), strict=True):
             shared_words = number + RUN_WORDS - 1  # if the runs are one after another
             if shared_words >= RUN_SHARE * self.arrays[f"words{side}"][line]:
-                yield Match(int(row), int(line), NGRAM, side)
+                yield self._match(row, line, NGRAM, side)
 
     def _equal(self, name: str, hashes: Array, how: int, side: int | None = None) -> Iterator[Match]:
         for line, row in zip(*self._find(name, hashes), strict=True):
-            yield Match(int(row), int(line), how, side)
+            yield self._match(row, line, how, side)
+
+    def _match(self, row: int, line: int, how: int, side: int | None) -> Match:
+        turned, line = divmod(int(line), int(self.arrays["size"]))
+        return Match(int(row), line, how, 1 - side if turned and side is not None else side)
 
     def _find(self, name: str, hashes: Array) -> tuple[Array, Array]:
         """Return the held-out lines of those of the hashes that are known, and their places."""

@@ -241,7 +241,8 @@ def _write_files(
         held_out = {name: _read(split) for name, split in splits.items() if split is not train}
         sets = {name: (src, normalise_lines(ref)) for name, (src, ref) in held_out.items()}
         all_src, all_tgt = ([line for each in sets.values() for line in each[side]] for side in (0, 1))
-        HeldOut.of(all_src, all_tgt).save(work / HELD_OUT)
+        both_ways = len(recipe.data.language_pairs) > 1
+        HeldOut.of(all_src, all_tgt, both_ways=both_ways).save(work / HELD_OUT)
     with Pool(workers) as pool:
         with stages.stage("clean", sum(corpus.size() for corpus in train.corpora)) as advance:
             frames, found = _clean(train, work, recipe, pool, stages, advance)

@@ -81,6 +81,16 @@ def test_equal_held_out_lines_are_all_found():
     assert found(held_out, "a b c d e f", "neu") == {0: "normalised", 2: "normalised"}
 
 
+def test_pairs_are_found_the_other_way_round_where_both_are_trained(index):
+    src, tgt = map(list, zip(*HELD_OUT, strict=True))
+    both = HeldOut.of(src, tgt, both_ways=True)
+    assert found(index, LANG, LONG) == {}
+    assert found(both, LANG, LONG)[2] == "exact"
+    assert found(both, LONG, LANG) == found(index, LONG, LANG)
+    (one_side,) = both.matches(Pairs(["Die Katze saß auf der Matte!"], ["Nothing."], ("de", "en")))
+    assert one_side == Match(row=0, line=1, how=1, side=1)  # the German side of the held-out pair
+
+
 def test_parts_add_up_and_survive_json():
     parts = []
     for part in range(3):
