@@ -137,7 +137,9 @@ class Train(Section):
     """How long and in what portions to train. `tokens` are target tokens with end-of-sentence."""
 
     steps: int = setting(..., "Optimizer updates of the whole run.", may_change=True, ge=1)
-    tokens_per_step: int = setting(..., "Tokens of one step, over all workers together.", ge=1)
+    tokens_per_step: int = setting(
+        ..., "Target tokens of one step on average, over all workers together.", ge=1
+    )
     micro_batch_tokens: int | None = setting(
         None,
         "Tokens of one forward and backward; workers share a step by whole micro-batches. "

@@ -22,7 +22,6 @@ from dragoman.cluster.estimate import (
     Measured,
     Mode,
     Shape,
-    bytes_per_step,
     choose,
     estimate,
 )
@@ -92,7 +91,7 @@ class Auto(Fixed):
         self._shape = Shape(sum(sizes), max(sizes), sync.world.size, sync.hosts.count)
         self._modes = GRADIENTS[:2] if sync.hosts.count == 1 else GRADIENTS + WEIGHTS
         self._allowed = len(self._modes)  # how many of them, mildest first, dev loss has not ruled out
-        self._steps: list[tuple[float, float]] = []  # (computing, waiting) since the last look
+        self._steps: list[tuple[float, float, float]] = []  # (computing, waiting, hiding) since the last look
         self._warm = False
         self._link: Link | None = None  # what the choice was made for; None before the first
         self._hidden_seconds = 0.0
@@ -100,7 +99,8 @@ class Auto(Fixed):
         self._worse = 0
 
     def after_step(self, step: int, spent: Mapping[str, float], cost: Cost) -> None:
-        self._steps.append((sum(spent[phase] for phase in COMPUTING), cost.exposed_seconds))
+        computing = sum(spent[phase] for phase in COMPUTING)
+        self._steps.append((computing, cost.exposed_seconds, cost.hidden_seconds))
         if not self._warm and len(self._steps) == WARM_UP:
             self._steps.clear()
             self._warm = True
@@ -147,8 +147,7 @@ class Auto(Fixed):
         measured = self._measure()
         if self._link is None:
             why = f"the mildest that waits less than {ALLOWED:.0%} of the time"
-            full = measured.link.seconds(bytes_per_step(self._modes[0], self._shape))
-            self._hidden_seconds = max(0.0, full - measured.exposed_seconds)
+            self._hidden_seconds = measured.hidden_seconds
         elif measured.link.differs(self._link):
             why = f"the link had {self._link.bytes_per_second * 8 / 1e6:,.0f} Mbit/s"
         elif measured.share > TOO_MUCH:
@@ -175,10 +174,10 @@ class Auto(Fixed):
         self._tell(Decision(step, mode, why, measured, tuple(estimates)))
 
     def _measure(self) -> Measured:
-        computing, waiting = (sum(each) / len(each) for each in zip(*self._steps, strict=True))
-        mine = (computing, waiting, self._probe(), self._time_rounding())
-        computing, waiting, links, rounding = zip(*self._sync.world.gather(mine), strict=True)
-        return Measured(max(computing), min(waiting), slowest(links), max(rounding))
+        computing, waiting, hiding = (sum(each) / len(each) for each in zip(*self._steps, strict=True))
+        mine = (computing, waiting, hiding, self._probe(), self._time_rounding())
+        computing, waiting, hiding, links, rounding = zip(*self._sync.world.gather(mine), strict=True)
+        return Measured(max(computing), min(waiting), slowest(links), max(rounding), min(hiding))
 
     def _probe(self) -> Link:
         self._sync.drain()

@@ -77,6 +77,7 @@ class Measured:
     exposed_seconds: float
     link: Link
     rounding_seconds: float  # to round and restore every weight once
+    hidden_seconds: float = 0.0  # of an exchange, at most: the backward pass after its first gradients
 
     @property
     def share(self) -> float:

@@ -32,7 +32,7 @@ from dragoman.cluster.world import World
 from dragoman.config import Cluster
 
 # On a slow link the first bytes should leave early. Plain every-step keeps torch's size, and so its order of sums.
-SMALL_BUCKET_MB = 4
+SMALL_BUCKET_MB = 1
 
 Tensors = Callable[[], Iterable[Tensor]]
 
@@ -50,6 +50,7 @@ class Cost:
 
     bytes_sent: int
     exposed_seconds: float  # of waiting that no computation hides
+    hidden_seconds: float = 0.0  # of an exchange, at most: the backward pass after its first gradients
 
 
 class Sync:
@@ -64,7 +65,7 @@ class Sync:
         self._hosts: Hosts | None = None
         self._local: Local | None = None
         self._gradients = Exact(model, None)
-        self._waiting = Stopwatch(world.device)
+        self._waiting, self._hiding = Stopwatch(world.device), Stopwatch(world.device)
         self.on_wait: Callable[[], None] = lambda: None  # called when nothing is left to do but to wait
         self.module: nn.Module = model
         if world.size > 1:
@@ -186,7 +187,7 @@ class Sync:
         if self._local is not None:
             sent += self._local.bytes_sent
             self._local.bytes_sent = 0
-        return Cost(sent, self._waiting.seconds())
+        return Cost(sent, self._waiting.seconds(), self._hiding.seconds())
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint holds beside weights and optimizer; nothing for plain ``every-step``."""
@@ -208,7 +209,10 @@ class Sync:
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> Answer:
         answer = self._gradients.bucket(bucket)
+        if bucket.index() == 0:
+            self._hiding.start()
         if bucket.is_last():
+            self._hiding.stop()
             self._begin_to_wait()
         return answer
 

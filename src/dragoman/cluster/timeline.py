@@ -13,7 +13,7 @@ from dragoman.cluster.estimate import BYTES, LEVELS, LOOKED_UP, Link, Mode, all_
 
 # What torch's DistributedDataParallel does: a small first bucket, then larger ones; sync.py makes the latter small
 # where the network is expected to be slow.
-FIRST_BUCKET_BYTES, BUCKET_BYTES, SMALL_BUCKET_BYTES = 2**20, 25 * 2**20, 4 * 2**20
+FIRST_BUCKET_BYTES, BUCKET_BYTES, SMALL_BUCKET_BYTES = 2**20, 25 * 2**20, 2**20
 
 
 @dataclass(frozen=True)

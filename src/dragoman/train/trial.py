@@ -140,8 +140,7 @@ def time_micro_batch(
     finish(world)
     began = time.perf_counter()
     with autocast(precision, world.device):
-        logits_NV = model(batch)
-    loss = token_loss(logits_NV, batch.tgt_out_N, smoothing)
+        loss = token_loss(model(batch), model.projection, batch.tgt_out_N, smoothing)
     finish(world)
     middle = time.perf_counter()
     (loss.smoothed / len(batch.tgt_out_N)).backward()  # type: ignore[no-untyped-call]

@@ -91,7 +91,7 @@ def told(monkeypatch):
 def go(chooser, steps, exposed, first=1):
     spent = {"data": 0.1, "compute": 0.7, "exchange": exposed, "agree": 0.1, "optimizer": 0.1, "logging": 9.0}
     for step in range(first, first + steps):
-        chooser.after_step(step, spent, Cost(0, exposed))
+        chooser.after_step(step, spent, Cost(0, exposed, 0.3))
 
 
 FIRST = auto.WARM_UP + auto.MEASURED

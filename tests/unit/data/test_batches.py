@@ -66,10 +66,13 @@ def test_steps_have_about_the_asked_tokens_and_equal_numbers_of_micro_batches():
     random = np.random.default_rng(0)
     lengths = random.integers(3, 40, size=(5000, 2)).astype(np.int32)
     plan = Plan(lengths, tokens_per_step=2000, tokens_per_micro_batch=500, seed=1)
-    for number in range(1, plan.steps_per_epoch + 1):
-        step = plan.step(number)
+    steps = [plan.step(number) for number in range(1, plan.steps_per_epoch + 1)]
+    assert np.mean([step.tokens for step in steps]) == pytest.approx(2000, rel=0.02)
+    work = lengths @ [1, 2]  # source tokens count half
+    for step in steps:
         assert len(step.micro_batches) == 4
-        assert step.tokens == pytest.approx(2000, rel=0.1)
+        for indices in step.micro_batches:
+            assert work[indices].sum() == pytest.approx(work.sum() / len(steps) / 4, rel=0.1)
 
 
 def test_a_plan_answers_for_any_step_at_any_time():

@@ -30,7 +30,7 @@ def counted(cfg: Model, pairs: int, src: int, tgt: int) -> int:
     model = Transformer(cfg, VOCAB)
     # Attention as plain products: a fused one computes some of them twice, which no model needs.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        token_loss(model(batch), batch.tgt_out_N, 0.1).smoothed.backward()
+        token_loss(model(batch), model.projection, batch.tgt_out_N, 0.1).smoothed.backward()
     return counter.get_total_flops()
 
 

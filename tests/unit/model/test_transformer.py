@@ -3,6 +3,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from dragoman.config import Model
+from dragoman.model.loss import token_loss
 from dragoman.model.transformer import Batch, Transformer, is_fused
 from dragoman.model.weights import sinusoids
 
@@ -30,17 +31,18 @@ def batch_of(*pairs: tuple[torch.Tensor, torch.Tensor]) -> Batch:
     return Batch(src_BS, tgt_BT, tgt_BT.flatten()[index_N], mask, index_N)
 
 
-def test_logits_only_where_there_is_a_target():
+def test_predictions_only_where_there_is_a_target():
     pairs = [(sentence(5), sentence(7)), (sentence(3), sentence(2))]
-    assert build()(batch_of(*pairs)).shape == (9, VOCAB)
+    model = build()
+    assert model.logits(model(batch_of(*pairs))).shape == (9, VOCAB)
 
 
 @pytest.mark.parametrize("cfg", BOTH_NORMS, ids=lambda cfg: cfg.norm)
 def test_a_sentence_is_the_same_alone_and_in_a_padded_batch(cfg):
     model = build(cfg)
     pairs = [(sentence(9), sentence(4)), (sentence(3), sentence(11)), (sentence(6), sentence(1))]
-    together = model(batch_of(*pairs)).log_softmax(-1)
-    alone = torch.cat([model(batch_of(pair)).log_softmax(-1) for pair in pairs])
+    together = model.logits(model(batch_of(*pairs))).log_softmax(-1)
+    alone = torch.cat([model.logits(model(batch_of(pair))).log_softmax(-1) for pair in pairs])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
@@ -82,7 +84,7 @@ def test_positions_grow_with_the_longest_sentence():
     model = build()
     long, short = (sentence(300), sentence(280)), (sentence(5), sentence(5))
     before = model(batch_of(short))
-    assert model(batch_of(long)).shape == (280, VOCAB)
+    assert model(batch_of(long)).shape == (280, 16)
     assert len(model.positions_TD) == 600
     assert torch.equal(model.positions_TD, torch.from_numpy(sinusoids(600, 16)))
     assert torch.equal(model(batch_of(short)), before)
@@ -109,6 +111,17 @@ def test_dropout_follows_the_seed():
         torch.manual_seed(7)
         logits.append(model(batch))
     assert torch.equal(*logits)
+
+
+def test_half_precision_trains_all_weights():
+    model, batch = build().train(), batch_of((sentence(5), sentence(7)), (sentence(4), sentence(3)))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = token_loss(model(batch), model.projection, batch.tgt_out_N, 0.1)
+    loss.smoothed.backward()
+    for weight in model.parameters():
+        assert weight.grad.dtype is torch.float32
+        assert weight.grad.isfinite().all()
+        assert weight.grad.any()
 
 
 def test_embeddings_are_one_matrix():

@@ -53,7 +53,7 @@ def test_each_sentence_has_its_own_loss_in_the_order_of_the_split(model, split):
     model.eval()
     for row in (0, 7, 39):
         batch = collate(split, np.array([row]))
-        expected = token_loss(model(batch), batch.tgt_out_N, 0.0).nll.item()
+        expected = token_loss(model(batch), model.projection, batch.tgt_out_N, 0.0).nll.item()
         assert losses.nll[row] == pytest.approx(expected, rel=1e-4)
     assert losses.mean() == pytest.approx(losses.nll.sum() / split.lengths[:, 1].sum())
 

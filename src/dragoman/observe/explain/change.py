@@ -16,7 +16,7 @@ from dragoman.observe.devices import DEVICES, Device
 from dragoman.observe.explain.answer import NO, NOT_RECORDED, YES, Case, Finding, share_of, unclear
 from dragoman.observe.explain.machines import ALWAYS, slowest_rank, ten_times
 from dragoman.observe.history import number, whole
-from dragoman.observe.plan import BACKWARD_SHARE, assumed_lengths, gradient_order, sheet_rates
+from dragoman.observe.plan import assumed_lengths, backward_share, gradient_order, sheet_rates
 
 WORTH = 0.05  # of the time or perplexity: less is not worth a change
 SETTINGS = {"every-step": 'cluster.sync="every-step"', "compressed": 'cluster.sync="compressed"',
@@ -180,7 +180,7 @@ def _setting(case: Case) -> tuple[list[Gradient], Work, Network, Handling] | Non
     micro_batches = max(1.0, float(told.mean()) / case.world) if len(told) else 1.0
     work = Work(
         compute_seconds=parts["data"] + parts["compute"] + parts["straggler"] + parts["logging"],
-        backward_seconds=parts["compute"] / micro_batches * BACKWARD_SHARE,
+        backward_seconds=parts["compute"] / micro_batches * backward_share(recipe.model, vocabulary),
         optimizer_seconds=parts["optimizer"],
     )
     return gradient_order(recipe.model, vocabulary, assumed_lengths(recipe)), work, network, handling
