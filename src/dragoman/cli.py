@@ -31,7 +31,16 @@ COMMANDS: dict[str, Callable[..., None]] = {
 # What the base installation does without, by the extra of pyproject.toml that brings it.
 EXTRAS = {
     "train": ("torch", "safetensors", "psutil", "pynvml", "tensorboard", "plotly"),
-    "serve": ("fastapi", "orjson", "uvicorn", "httptools", "uvloop", "prometheus_client", "py3langid"),
+    "serve": (
+        "fastapi",
+        "orjson",
+        "uvicorn",
+        "httptools",
+        "uvloop",
+        "prometheus_client",
+        "py3langid",
+        "python_multipart",
+    ),
 }
 
 LAB_HELP = """Rehearse a cluster on one Linux machine.

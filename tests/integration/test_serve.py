@@ -86,6 +86,60 @@ def test_html_keeps_its_tags(server):
     assert 'let a = "cat"' in value["translatedText"]
 
 
+def send_file(server, name, content, boundary="XX", **fields):
+    """Send a file; return the answer as ``ask`` does."""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
+        for field, value in {"source": "en", "target": "de", **fields}.items()
+    ]
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    body = "".join(parts).encode() + head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    return server.ask("/translate_file", body, {"Content-Type": f"multipart/form-data; boundary={boundary}"})
+
+
+def test_files_are_translated_and_fetched(server):
+    status, value, _ = send_file(server, "../my text.txt", TEXT.encode())
+    assert (status, set(value)) == (200, {"translatedFileUrl"})
+    address = value["translatedFileUrl"]
+    assert address.startswith(f"{server.address}/download_file/")
+    assert address.endswith(".my_text_de.txt")
+    path = address.removeprefix(server.address)
+    status, text, headers = server.ask(path)
+    assert (status, text) == (200, server.translate(TEXT)[1]["translatedText"])
+    assert headers["Content-Disposition"] == "attachment; filename*=UTF-8''my_text_de.txt"
+    html = f"<p>{SENTENCES[0]} <b>{SENTENCES[1]}</b></p>"
+    _, value, _ = send_file(server, "page.HTML", b"\xef\xbb\xbf" + html.encode(), source="auto")
+    _, text, headers = server.ask(value["translatedFileUrl"].removeprefix(server.address))
+    assert text == server.translate(html, format="html")[1]["translatedText"]
+    assert headers.get_content_type() == "text/html"
+    assert headers["Content-Security-Policy"].startswith("sandbox")
+    settings_ = server.ask("/frontend/settings")[1]
+    assert (settings_["filesTranslation"], settings_["supportedFilesFormat"]) == (
+        True,
+        [".txt", ".html", ".htm"],
+    )
+
+
+def test_files_that_are_refused(server):
+    assert send_file(server, "a.pdf", b"x")[0] == 400
+    assert send_file(server, "a.txt", b"\xff")[1] == {
+        "error": "Invalid request: the file is not UTF-8 (byte 0)"
+    }
+    assert send_file(server, "a.txt", b"x" * 30_000)[1]["error"].endswith("exceeds text limit (20000)")
+    assert send_file(server, "a.txt", b"x" * 1_000_000)[0] == 413
+    assert send_file(server, "a.txt", b"a", target="xx")[1] == {"error": "xx is not supported"}
+    assert server.ask("/translate_file", {"file": "a", "source": "en", "target": "de"})[0] == 400
+    for path in ("/download_file/x.txt", "/download_file/..%2f..%2fetc%2fpasswd", "/download_file/"):
+        assert server.ask(path)[0] == 404
+
+
+def test_a_form_with_parts_is_a_form_too(server):
+    body = b'--XX\r\nContent-Disposition: form-data; name="q"\r\n\r\nThe cat.\r\n--XX--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=XX"}
+    status, value, _ = server.ask("/translate?source=en&target=de", body, kind)
+    assert (status, value) == server.translate("The cat.")[:2]
+
+
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 GOOD = b'"source": "en", "target": "de"'
 
@@ -236,11 +290,13 @@ def test_keys_rates_and_an_access_log(models, tmp_path):
         assert server.ask("/health", headers={"Host": "any.example"})[0] == 200
         refused = server.translate("a")
         assert refused[:2] == (
-            403,
+            400,  # as LibreTranslate does
             {"error": "An API key is required: get one from whoever runs this server"},
         )
         assert server.translate("a", api_key="wrong")[:2] == (403, {"error": "Invalid API key"})
-        assert server.ask("/metrics")[0] == 403
+        assert server.ask("/metrics")[0] == 400
+        assert send_file(server, "a.txt", b"a")[0] == 400
+        assert send_file(server, "a.txt", b"a", api_key="wrong")[0] == 403
         assert server.translate("nothing of this is logged", api_key="0123456789abcdef")[0] == 200
         bearer = {"Authorization": "Bearer 0123456789abcdef"}
         assert server.ask("/translate", {"q": "a", "source": "en", "target": "de"}, bearer)[0] == 200
@@ -258,7 +314,7 @@ def test_keys_rates_and_an_access_log(models, tmp_path):
         assert server.stop()[0] == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"anna", "bert"} == {line["client"] for line in lines if "client" in line}
-    assert set(lines[4]) == {"time", "method", "path", "status", "ms", "client", "characters", "sentences"}
+    assert set(lines[6]) == {"time", "method", "path", "status", "ms", "client", "characters", "sentences"}
     for secret in ("nothing of this", "0123456789", "fedcba"):
         assert secret not in log.read_text()
 

@@ -159,6 +159,32 @@ def test_everything_has_a_name_and_fits_a_phone(tab, page):
     assert order[:5] == ["source", "swap", "target", "input", "clear"]
 
 
+def test_a_long_text_leaves_the_buttons_in_sight(tab, page):
+    page.set_viewport_size({"width": 360, "height": 740})
+    settled(tab, "\n".join([FIRST] * 30))
+    page.evaluate("scrollTo(0, 0)")
+    assert page.locator("#clear").bounding_box()["y"] < 740
+    assert page.locator("#output").bounding_box()["y"] < 740  # and the translation begins there
+    page.set_viewport_size({"width": 1280, "height": 700})
+    page.evaluate("scrollTo(0, 0)")
+    for button in ("#clear", "#copy", "#save"):
+        assert page.locator(button).bounding_box()["y"] < 700
+
+
+def test_a_key_is_asked_for_where_one_is_needed(tab, tmp_path_factory):
+    path = tmp_path_factory.mktemp("keys")
+    (path / "keys").write_text("0123456789abcdef anna\n")
+    with running(str(make_models(path)["en-de"]), "--keys", str(path / "keys")) as server:
+        tab.open(server.address)
+        tab.page.fill("#input", FIRST)
+        tab.wait("/An API key is required/.test(document.querySelector('#status').textContent)")
+        assert tab.page.is_visible("#keyform")
+        tab.page.fill("#key", "0123456789abcdef")
+        tab.page.keyboard.press("Enter")
+        tab.wait("/sentence/.test(document.querySelector('#status').textContent)")
+        tab.complaints.clear()  # the browser tells of the refused request
+
+
 def test_nothing_but_the_page_itself_may_run(page, address):
     answer = page.request.get(address)
     policy = answer.headers["content-security-policy"]

@@ -42,7 +42,11 @@ def reading(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         command = how_to_get(path)
-        fix = f"run `{command}` in this directory" if command else "correct the path in [data] of the recipe"
+        fix = (
+            f"run `{command}` in this directory"
+            if command
+            else "correct its path (of a corpus: in [data] of the recipe)"
+        )
         raise UserError("there is no such file", where=path, fix=fix) from error
     except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise _damaged(path, error) from error

@@ -116,7 +116,7 @@ class Comparison:
         for result in scores[column]:
             assert not isinstance(result, str) and result.mean is not None and result.ci is not None  # noqa: PT018
             p = None if result.p_value is None else round(result.p_value, 4)
-            rows.append((round(float(result.score), 4), interval(result.mean, result.ci), p))
+            rows.append((round(float(result.score), 4), interval(metric, result.mean, result.ci), p))
         return rows, str(signatures[column])
 
     def _compare_comet(self) -> tuple[list[Row], str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ctranslate2.specs import TransformerSpec
 
 from dragoman.config import Model
@@ -35,6 +36,8 @@ def build_spec(weights: Weights, cfg: Model, pieces: list[str], positions: int) 
             part.gamma, part.beta = weight, bias
         else:
             part.weight, part.bias = weight, bias
+    # Attention, where it is asked for, is the mean over all heads: one head alone may look anywhere.
+    spec.decoder.alignment_heads = np.int16(0)
     encodings = sinusoids(positions, cfg.d_model)
     spec.encoder.position_encodings.encodings = encodings
     spec.decoder.position_encodings.encodings = encodings

@@ -3,6 +3,7 @@
 ``bleu`` is the number that the ``sacrebleu`` command prints for the same two files.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -74,11 +75,13 @@ def measure(
 ) -> tuple[float, list[float], str]:
     """Return the score of a text, its 95 % interval and its signature."""
     result = metric.corpus_score(hypotheses, [references], n_bootstrap=RESAMPLES)
-    return round(result.score, 4), interval(result._mean, result._ci), str(metric.get_signature())
+    return round(result.score, 4), interval(metric, result._mean, result._ci), str(metric.get_signature())
 
 
-def interval(mean: float, half_width: float) -> list[float]:
-    return [round(mean - half_width, 4), round(mean + half_width, 4)]
+def interval(metric: Metric, mean: float, half_width: float) -> list[float]:
+    """Return [low, high] within what the metric can say: sacreBLEU's is as wide upwards as downwards."""
+    most = math.inf if isinstance(metric, TER) else 100.0
+    return [round(max(0.0, mean - half_width), 4), round(min(most, mean + half_width), 4)]
 
 
 def score_pairs(

@@ -48,9 +48,13 @@ def translate_stream(
 
 
 def _as_json(translation: Translation, nbest: int) -> str:
-    line: dict[str, Any] = translation.hypotheses[0]._asdict()
+    hypotheses: list[dict[str, Any]] = [
+        {"text": h.text, "log_probability": h.log_probability, "num_tokens": h.num_tokens}
+        for h in translation.hypotheses
+    ]
+    line, *others = hypotheses
     if nbest > 1:
-        line["alternatives"] = [hypothesis._asdict() for hypothesis in translation.hypotheses[1:]]
+        line["alternatives"] = others
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ctranslate2
+import numpy as np
 
 from dragoman.data.text import normalise
 from dragoman.data.tokenizer import Tokenizer, language_of, tag
+from dragoman.decode.alignment import Attention, texts_of
 from dragoman.decode.document import put_back, split_line
 from dragoman.errors import UserError
 from dragoman.files import read_json
@@ -51,6 +53,7 @@ class Hypothesis(NamedTuple):
     text: str
     log_probability: float  # of the whole text, natural logarithm
     num_tokens: int  # that this is the sum of, end-of-sentence included
+    attention: Attention | None = None  # if asked for, of a sentence that was translated in one piece
 
 
 class _Line(NamedTuple):
@@ -144,6 +147,7 @@ class Translator:
         nbest: int = 1,
         sampling: Sampling | None = None,
         to: str | None = None,
+        attention: bool = False,
         window_lines: int = WINDOW_LINES,
     ) -> Iterator[Translation]:
         """Return the translation of every line, in order; an empty line gives an empty one.
@@ -159,6 +163,7 @@ class Translator:
             "beam_size": max(nbest, self.card["beam"] if beam is None else beam),
             "length_penalty": self.card["length_penalty"] if length_penalty is None else length_penalty,
             "num_hypotheses": nbest,
+            "return_attention": attention,
         }
         if sampling:
             drawn = {"sampling_temperature": sampling.temperature, "sampling_topk": sampling.topk}
@@ -277,7 +282,20 @@ class Translator:
                 self._hypothesis(tokens, score, limit, options["length_penalty"])
                 for tokens, score in zip(result.hypotheses, result.scores, strict=True)
             )
+            if options["return_attention"]:
+                done[index] = self._with_attention(done[index], parts[index], result)
         return done
+
+    def _with_attention(
+        self, hypotheses: tuple[Hypothesis, ...], ids: list[int], result: Any
+    ) -> tuple[Hypothesis, ...]:
+        source = texts_of([self._pieces[id_] for id_ in ids], skipped=1 if self._tokenizer.tags else 0)
+        return tuple(
+            hypothesis._replace(attention=Attention(source, texts_of(tokens), np.array(weights, np.float32)))
+            for hypothesis, tokens, weights in zip(
+                hypotheses, result.hypotheses, result.attention, strict=True
+            )
+        )
 
     def _hypothesis(self, tokens: list[str], score: float, limit: int, length_penalty: float) -> Hypothesis:
         # The engine divides by length^penalty, counting end-of-sentence, which only comes before the limit.
@@ -304,6 +322,8 @@ class Translator:
         """Put the parts of a sentence together: the best of each, then the second of each, and so on."""
         if not parts:
             return Translation((Hypothesis("", 0.0, 0),) * nbest)
+        if len(parts) == 1:
+            return Translation(parts[0])
         space = "" if language in UNSPACED else " "
         return Translation(
             tuple(

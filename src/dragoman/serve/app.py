@@ -24,6 +24,8 @@ from dragoman.serve.shapes import (
     Detected,
     DetectRequest,
     Failure,
+    FileRequest,
+    FileResponse,
     Health,
     Language,
     TranslateRequest,
@@ -81,7 +83,28 @@ def build_app(models: Models, settings: Settings) -> tuple[ASGIApp, Service]:
         openapi_extra=_body(TranslateRequest),
     )
     async def translate(request: Request) -> Response:
-        return _json(await service.translate(request))
+        return _json(await service.translate(request, await service.read(request, TranslateRequest)))
+
+    @app.post(
+        "/translate_file",
+        summary="Translate a file",
+        response_model=FileResponse,
+        responses={**asked, **_failures(500, 503)},
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"multipart/form-data": {"schema": FileRequest.model_json_schema()}},
+            }
+        },
+    )
+    async def translate_file(request: Request) -> Response:
+        address = await service.translate_file(request)
+        return _json({"translatedFileUrl": f"{request.base_url}download_file/{address}"})
+
+    @app.get("/download_file/{address}", include_in_schema=False)
+    async def download_file(address: str) -> Response:
+        kept = service.downloads.find(address)
+        return Response(kept.content, headers=kept.headers, media_type=kept.media_type)
 
     @app.post(
         "/detect",

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dragoman.decode.translator import Translation, Translator
 
@@ -36,8 +36,11 @@ class Full(Exception):
 class Job:
     """The sentences of one request; ``done`` resolves to their translations, in order."""
 
-    def __init__(self, sentences: Sequence[str], nbest: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.sentences, self.nbest, self.loop = sentences, nbest, loop
+    def __init__(
+        self, sentences: Sequence[str], nbest: int, attention: bool, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.sentences, self.loop = sentences, loop
+        self.options: dict[str, Any] = {"nbest": nbest, "attention": attention}
         self.done: asyncio.Future[list[Translation]] = loop.create_future()
         self.translations: list[Translation | None] = [None] * len(sentences)
         self.cost = sum(map(_cost, sentences))
@@ -89,9 +92,9 @@ class Batcher:
         """Return how long what is queued will take; 0 as long as nothing was measured."""
         return self._cost / (self._rate * self._cores) if self._rate else 0.0
 
-    def submit(self, sentences: Sequence[str], nbest: int = 1) -> Job:
+    def submit(self, sentences: Sequence[str], nbest: int = 1, attention: bool = False) -> Job:
         """Queue sentences, or raise Full. A request that finds the queue empty is never refused."""
-        job = Job(sentences, nbest, asyncio.get_running_loop())
+        job = Job(sentences, nbest, attention, asyncio.get_running_loop())
         with self._changed:
             seconds = self.wait_seconds()
             too_much = self._cost + job.cost > self._most or self._num_jobs >= MOST_JOBS
@@ -134,11 +137,9 @@ class Batcher:
     def _work(self) -> None:
         while (batch := self._take()) is not None:
             began = time.monotonic()
-            nbest = batch[0].job.nbest
+            lines = [place.sentence for place in batch]
             try:
-                translations = list(
-                    self.translator.translate([place.sentence for place in batch], nbest=nbest)
-                )
+                translations = list(self.translator.translate(lines, **batch[0].job.options))
             except Exception as error:
                 logger.exception("a batch failed")
                 self._fail(batch, error)
@@ -161,13 +162,13 @@ class Batcher:
                     self._changed.wait()
 
     def _make_wave(self) -> None:
-        """Take sentences in turns, of requests that want as many hypotheses as the first of them."""
+        """Take sentences in turns, of requests that are to be translated as the first of them is."""
         wave: list[Place] = []
         room = BATCH_CHARACTERS * self._cores
         turns, self._jobs = self._jobs, deque()
-        nbest = next((job.nbest for job in turns if job.waiting), 0)
-        others = deque(job for job in turns if job.waiting and job.nbest != nbest)
-        turns = deque(job for job in turns if job.waiting and job.nbest == nbest)
+        options = next((job.options for job in turns if job.waiting), {})
+        others = deque(job for job in turns if job.waiting and job.options != options)
+        turns = deque(job for job in turns if job.waiting and job.options == options)
         while turns and room > 0:
             job = turns.popleft()
             place = Place(job, job.waiting.popleft())

@@ -58,7 +58,8 @@ def reference(openapi: dict[str, Any]) -> Response:
 
 def _section(path: str, method: str, about: dict[str, Any]) -> str:
     parts = [f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(about.get('summary', ''))}</p>"]
-    body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    kinds = about.get("requestBody", {}).get("content", {})
+    body = next((kind["schema"] for kind in kinds.values()), None)  # JSON first, where it can be
     if body:
         rows = "".join(
             f"<tr><td><code>{escape(field)}</code></td>"
@@ -69,7 +70,12 @@ def _section(path: str, method: str, about: dict[str, Any]) -> str:
         example = {
             field: facts["examples"][0] for field, facts in body["properties"].items() if "examples" in facts
         }
-        curl = f"curl -H 'Content-Type: application/json' -d '{json.dumps(example)}' SERVER{path}"
+        if "application/json" in kinds:
+            curl = f"curl -H 'Content-Type: application/json' -d '{json.dumps(example)}' SERVER{path}"
+        else:
+            curl = (
+                f"curl -F file=@FILE.txt {' '.join(f'-F {k}={v}' for k, v in example.items())} SERVER{path}"
+            )
         parts.append(f"<table>{rows}</table><pre>{escape(curl)}</pre>")
     statuses = ", ".join(escape(status) for status in about["responses"])
     parts.append(f'<p class=quiet>Answers: {statuses}. Every refusal is <code>{{"error": "…"}}</code>.</p>')

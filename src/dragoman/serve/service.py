@@ -2,12 +2,13 @@
 and put together again."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
 
+from dragoman.decode.alignment import Aligned
 from dragoman.decode.document import sentences_of_text as split
 from dragoman.decode.translator import Hypothesis, Translation
 from dragoman.serve.batching import Full
@@ -16,7 +17,8 @@ from dragoman.serve.limits import Buckets, Keys, Limits, Refusal, network, read_
 from dragoman.serve.markup import Markup
 from dragoman.serve.models import Models, Served
 from dragoman.serve.record import NOTES, Metrics
-from dragoman.serve.shapes import DetectRequest, TranslateRequest, parse
+from dragoman.serve.shapes import DetectRequest, TranslateRequest, parse, read_values
+from dragoman.serve.uploads import FORMATS, Downloads, format_of, name_of_translation, text_of
 
 Shape = TypeVar("Shape", DetectRequest, TranslateRequest)
 
@@ -43,6 +45,12 @@ class Piece(NamedTuple):
     def join(self, translations: Sequence[str]) -> str:
         return "".join(text + space for text, (_, space) in zip(translations, self.parts, strict=True))
 
+    def align(self, translations: Sequence[Translation]) -> Aligned:
+        return Aligned(
+            (source, space, each.text, each.hypotheses[0].attention)
+            for (source, space), each in zip(self.parts, translations, strict=True)
+        )
+
 
 class Service:
     """What the routes do."""
@@ -51,6 +59,7 @@ class Service:
         self.models, self.settings = models, settings
         self.detector = Detector()
         self.metrics = Metrics(models)
+        self.downloads = Downloads()
         self._buckets = Buckets(settings.limits.requests_per_minute)
 
     def admit(self, request: Request, key: str | None, *, counted: bool = True) -> None:
@@ -62,7 +71,7 @@ class Service:
                 key or (token if scheme.lower() == "bearer" else "") or request.query_params.get("api_key")
             )
             if not given:
-                raise Refusal(403, "An API key is required: get one from whoever runs this server")
+                raise Refusal(400, "An API key is required: get one from whoever runs this server")
             known = self.settings.keys.name(given)
             if known is None:
                 raise Refusal(403, "Invalid API key")
@@ -84,8 +93,8 @@ class Service:
             "apiKeys": self.settings.keys is not None,
             "keyRequired": self.settings.keys is not None,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "filesTranslation": True,
+            "supportedFilesFormat": list(FORMATS),
             "language": {
                 "source": {"code": source, "name": name(source)},
                 "target": {"code": target, "name": name(target)},
@@ -95,10 +104,19 @@ class Service:
     def detect(self, text: str) -> list[Detection]:
         return self.detector.detect(text, self.models.sources())
 
-    async def translate(self, request: Request) -> dict[str, Any]:
+    async def translate_file(self, request: Request) -> str:
+        """Translate a file, keep it for a while, and return the last part of its address."""
+        values = await self._read_values(request)
+        key = values.get("api_key")
+        self.admit(request, key if isinstance(key, str) else None)
+        name, text = text_of(values.get("file"))
+        wanted = parse(TranslateRequest, {**values, "q": text, "format": format_of(name), "alternatives": 0})
+        answer = await self.translate(request, wanted)
+        return self.downloads.keep(name_of_translation(name, wanted.target), answer["translatedText"])
+
+    async def translate(self, request: Request, wanted: TranslateRequest) -> dict[str, Any]:
         """Answer a request for translation."""
         limits, notes = self.settings.limits, request.scope[NOTES]
-        wanted = await self.read(request, TranslateRequest)
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         notes["characters"] = sum(map(len, texts))
         if notes["characters"] > limits.characters:
@@ -108,15 +126,18 @@ class Service:
             )
         if wanted.alternatives > limits.alternatives:
             raise Refusal(400, f"Invalid request: alternatives parameter must be <= {limits.alternatives}")
+        is_html = wanted.format == "html"
+        markups = await asyncio.to_thread(lambda: [Markup(text) for text in texts]) if is_html else []
+        plain = (
+            [[block.text for block in markup.blocks] for markup in markups]
+            if is_html
+            else [[text] for text in texts]
+        )
         if wanted.source == "auto":
-            detections = await asyncio.to_thread(self._detect_for, texts, wanted.target)
+            detections = await asyncio.to_thread(self._detect_for, map("\n".join, plain), wanted.target)
         else:
             detections = [Detection(confidence=100.0, language=wanted.source)] * len(texts)
         chosen = [self._model(detection["language"], wanted.target) for detection in detections]
-
-        is_html = wanted.format == "html"
-        markups = [Markup(text) for text in texts] if is_html else []
-        plain = [markup.texts for markup in markups] if is_html else [[text] for text in texts]
         if notes["characters"] > SPLIT_HERE:
             pieces = await asyncio.to_thread(_split_all, plain)
         else:
@@ -128,16 +149,15 @@ class Service:
                 f"Invalid request: {notes['sentences']} sentences exceed the limit of {limits.sentences}",
             )
         nbest = 1 if is_html else 1 + wanted.alternatives
-        translated = await self._queue(request, chosen, pieces, wanted.target, nbest)
-        answers = [
-            [piece.join([best.text for best in each]) for piece, each in zip(group, results, strict=True)]
-            for group, results in zip(pieces, translated, strict=True)
-        ]
-        whole = (
-            [markup.join(answer) for markup, answer in zip(markups, answers, strict=True)]
-            if is_html
-            else [answer[0] for answer in answers]
-        )
+        has_elements = any(block.elements for markup in markups for block in markup.blocks)
+        translated = await self._queue(request, chosen, pieces, wanted.target, nbest, has_elements)
+        if is_html:
+            whole = await asyncio.to_thread(_join_markups, markups, pieces, translated)
+        else:
+            whole = [
+                group[0].join([best.text for best in results[0]])
+                for group, results in zip(pieces, translated, strict=True)
+            ]
         result: dict[str, list[Any]] = {"translatedText": whole}
         if wanted.source == "auto":
             result["detectedLanguage"] = list(detections)
@@ -157,12 +177,15 @@ class Service:
 
     async def read(self, request: Request, shape: type[Shape]) -> Shape:
         """Return a request in its shape, from somebody who may ask."""
-        body = await read_body(request, self.settings.limits)
-        wanted = parse(shape, body, request.headers.get("content-type", ""), request.url.query)
+        wanted = parse(shape, await self._read_values(request))
         self.admit(request, wanted.api_key)
         return wanted
 
-    def _detect_for(self, texts: Sequence[str], target: str) -> list[Detection]:
+    async def _read_values(self, request: Request) -> dict[str, Any]:
+        body = await read_body(request, self.settings.limits)
+        return await read_values(body, request.headers.get("content-type", ""), request.url.query)
+
+    def _detect_for(self, texts: Iterable[str], target: str) -> list[Detection]:
         """Detect each text's language among those that can be translated into ``target``."""
         among = [source for source, into in self.models.by_pair if into == target]
         if not among:
@@ -189,6 +212,7 @@ class Service:
         pieces: Sequence[Sequence[Piece]],
         target: str,
         nbest: int,
+        attention: bool,
     ) -> list[list[list[Translation]]]:
         """Translate each sentence of each piece of each text, waiting within bounds and as long as the client does."""
         by_model: dict[int, tuple[Served, list[str]]] = {}
@@ -200,7 +224,7 @@ class Service:
         jobs = []
         try:
             for served, lines in by_model.values():
-                jobs.append((served, served.batcher.submit(lines, nbest)))
+                jobs.append((served, served.batcher.submit(lines, nbest, attention)))
             await self._wait(request, [job.done for _, job in jobs])
         except Full as full:
             raise Refusal(
@@ -257,6 +281,24 @@ async def _disconnected(request: Request) -> None:
 
 def _split_all(texts: Sequence[Sequence[str]]) -> list[list[Piece]]:
     return [[Piece(split(text)) for text in group] for group in texts]
+
+
+def _join_markups(
+    markups: Sequence[Markup],
+    pieces: Sequence[Sequence[Piece]],
+    translated: Sequence[Sequence[Sequence[Translation]]],
+) -> list[str]:
+    return [
+        markup.join(
+            [
+                piece.align(translations)
+                if block.elements
+                else piece.join([each.text for each in translations])
+                for block, piece, translations in zip(markup.blocks, group, results, strict=True)
+            ]
+        )
+        for markup, group, results in zip(markups, pieces, translated, strict=True)
+    ]
 
 
 def _alternatives(piece: Piece, translations: Sequence[Translation], nbest: int) -> list[str]:

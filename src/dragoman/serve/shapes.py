@@ -7,6 +7,7 @@ import orjson
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from dragoman.serve.limits import Refusal
+from dragoman.serve.uploads import read_multipart
 
 T = TypeVar("T", bound=BaseModel)
 Code = Annotated[str, StringConstraints(min_length=1, max_length=35)]
@@ -63,6 +64,21 @@ class TranslateResponse(BaseModel):
     sentences: list[Sentence] | list[list[Sentence]] | None = None
 
 
+class FileRequest(BaseModel):
+    """A file to translate, as a form."""
+
+    file: str = Field(description="UTF-8 text or HTML.", json_schema_extra={"format": "binary"})
+    source: Code = Field(description='Language of the text, or "auto".', examples=["en"])
+    target: Code = Field(description="Language to translate into.", examples=["de"])
+    api_key: str | None = Field(None, description="API key, where the server wants one.")
+
+
+class FileResponse(BaseModel):
+    """Where the translated file is to be fetched, for ten minutes."""
+
+    translatedFileUrl: str
+
+
 class Language(BaseModel):
     """A language that can be translated from, and into which."""
 
@@ -81,26 +97,31 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
-def parse(model: type[T], body: bytes, content_type: str, query: str) -> T:
-    """Return a request, or refuse what is not one, saying where."""
+async def read_values(body: bytes, content_type: str, query: str) -> dict[str, Any]:
+    """Return the fields of a request, or refuse what is none, saying where."""
     kind = content_type.partition(";")[0].strip().lower()
-    values: Any
     if kind == "application/json" or kind.endswith("+json"):
         try:
-            values = orjson.loads(body)
+            value = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise Refusal(400, f"Invalid request: the body is not JSON ({error})") from None
-        if not isinstance(values, dict):
+        if not isinstance(value, dict):
             raise Refusal(400, "Invalid request: the body is not a JSON object")
-    elif kind in ("application/x-www-form-urlencoded", ""):
-        try:
-            values = dict(parse_qsl(query, errors="strict", max_num_fields=50))
-            text = body.decode("utf-8")
-            values |= parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=50)
-        except ValueError as error:  # also of what is not UTF-8
-            raise Refusal(400, f"Invalid request: the form cannot be read ({error})") from None
-    else:
+        return value
+    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data", ""):
         raise Refusal(415, f"send JSON or a form, not {kind[:80]}")
+    try:
+        values: dict[str, Any] = dict(parse_qsl(query, errors="strict", max_num_fields=50))
+        if kind == "multipart/form-data":
+            return {**values, **await read_multipart(body, content_type)}
+        text = body.decode("utf-8")
+        return values | dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=50))
+    except ValueError as error:  # also of what is not UTF-8
+        raise Refusal(400, f"Invalid request: the form cannot be read ({error})") from None
+
+
+def parse(model: type[T], values: dict[str, Any]) -> T:
+    """Return a request in its shape, or refuse it, saying where it is wrong."""
     try:
         return model.model_validate(values)
     except ValidationError as error:

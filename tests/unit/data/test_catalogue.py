@@ -146,7 +146,7 @@ def test_a_missing_file_of_the_catalogue_says_how_to_get_it(tmp_path, monkeypatc
     assert how_to_get("multi30k-en-de/train.en") is None
     with pytest.raises(UserError) as caught:
         list(open_lines("corpora/mine/train.en"))
-    assert caught.value.fix == "correct the path in [data] of the recipe"
+    assert caught.value.fix == "correct its path (of a corpus: in [data] of the recipe)"
 
 
 def test_what_is_fetched(tmp_path):

@@ -7,7 +7,7 @@ import sys
 import pytest
 import sacrebleu
 
-from dragoman.decode.score import score, score_pairs
+from dragoman.decode.score import METRICS, interval, score, score_pairs
 from dragoman.rundir import best_first
 
 REFERENCES = [
@@ -77,6 +77,13 @@ def test_a_text_of_which_hardly_anything_is_right_has_an_interval():
     scores = score(["x"] * 11 + REFERENCES[:1], ["y"] * 11 + REFERENCES[:1])
     assert 0 <= scores["chrf_ci95"][0] < scores["chrf"] < scores["chrf_ci95"][1]
     assert json.loads(json.dumps(scores)) == scores
+
+
+def test_an_interval_stays_within_what_can_be():
+    bleu, ter = METRICS["bleu"]("de"), METRICS["ter"]("de")
+    assert interval(bleu, 95.0, 7.0) == [88.0, 100.0]
+    assert interval(bleu, 2.0, 3.0) == [0.0, 5.0]
+    assert interval(ter, 99.0, 7.0) == [92.0, 106.0]  # more may be wrong than there is
 
 
 def test_languages_without_spaces_get_a_tokenizer_that_can_read_them_and_the_signature_says_so():

@@ -139,7 +139,21 @@ def test_an_n_best_list_is_ranked_and_complete(translator):
     assert log_probabilities == sorted(log_probabilities, reverse=True)
     assert len(set(best.hypotheses)) == 3
     assert best.log_probability == log_probabilities[0] < 0
-    assert [tuple(hypothesis) for hypothesis in empty.hypotheses] == [("", 0.0, 0)] * 3
+    assert empty.hypotheses == (module.Hypothesis("", 0.0, 0),) * 3
+
+
+def test_attention_says_where_each_piece_looked_and_changes_nothing_else(translator, multilingual):
+    (plain,) = translator.translate(["The cat sees a house."])
+    (best,) = translator.translate(["The cat sees a house."], attention=True)
+    assert plain.hypotheses[0] == best.hypotheses[0]._replace(attention=None)
+    source, target, weights = best.hypotheses[0].attention
+    assert ("".join(source), "".join(target)) == ("The cat sees a house.", best.text)
+    assert [len(row) for row in weights] == [len(source)] * len(target)
+    (tagged,) = Translator(multilingual, threads=1).translate(["A cat."], to="de", attention=True)
+    assert tagged.hypotheses[0].attention.source[0] == ""
+    assert "".join(tagged.hypotheses[0].attention.source) == "A cat."
+    (long,) = translator.translate(["a " * 100], attention=True)
+    assert long.hypotheses[0].attention is None  # it was cut
 
 
 def test_sampling_draws_other_sentences(translator, engine):
