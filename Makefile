@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint types check golden docs bench lock clean
+.PHONY: setup demo test lint types check golden docs bench bench-quick lock clean
 setup: $(READY)
 
 $(READY): requirements.lock pyproject.toml
@@ -34,8 +34,8 @@ golden: setup  # the losses of 20 deterministic steps: a refactor keeps them
 docs: setup  # write the generated pages
 	$(BIN)/python -c "from dragoman.recipe import reference; print(reference(), end='')" > docs/config.md
 
-bench: setup
-	$(BIN)/python bench/prepare.py --quick
+bench-quick bench: setup  # a few minutes of the benchmarks, and the change since the figures of bench/last.json
+	$(BIN)/python bench/quick.py
 
 lock: setup  # after a change of pyproject.toml: install it by hand in .venv, then run this
 	$(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu//' > requirements.lock

@@ -1,8 +1,8 @@
 """How well does `dragoman plan --measure` predict the step time of two hosts?
 
-    python bench/plan_accuracy.py --json figures.json                          all settings, about half an hour
-    python bench/plan_accuracy.py --only 7.5M/100mbit --json figures.json      one model and network; joins the rest
-    python bench/plan_accuracy.py --quick                                      the small model at 100 Mbit/s
+    python bench/plan_accuracy.py --json all.json                             all settings, about half an hour
+    python bench/plan_accuracy.py --only 7.5M/100mbit --json all.json --join  one model and network, beside the rest
+    python bench/plan_accuracy.py --quick                                     the small model at 100 Mbit/s
 
 In a lab of two hosts of one core each, `dragoman plan --measure` calibrates once for every model and network:
 micro-batches without any exchange, the link, rounding. From that alone it predicts the seconds of a step in every mode.
@@ -11,7 +11,6 @@ Then each mode trains for a few steps, and the mean time between its steps is co
 The target: median error at most 15 %, worst at most 35 %.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,8 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from figures import options, write_figures
+from runs import DRAGOMAN, MODELS, QUIET, WARM_STEPS, Bench, lab
 from signature import signature
-from slow_link import DRAGOMAN, MODELS, MODES, NETWORKS, QUIET, WARM_STEPS, Bench
+from slow_link import MODES, NETWORKS
 
 COMPARED = {  # the names of bench/slow_link.py, and the plan's
     "every-step float32": "every-step, float32",
@@ -37,9 +38,8 @@ def predict(bench: Bench, model: str, network: str) -> dict[str, Any]:
     """Return what the plan says after calibrating in the lab."""
     changes = [*QUIET, f'data.directory="{bench.directory / "datasets"}"', *MODELS[model]]
     options = [part for each in changes for part in ("--set", each)]
-    lab = [*DRAGOMAN, "lab", "run", "--hosts", "2", "--network", network, "--cores-per-host", "1", "--"]
     plan = [*DRAGOMAN, "plan", "tiny", *options, "--measure", "--json"]
-    output = subprocess.run(lab + plan, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run([*lab(network), *plan], check=True, capture_output=True, text=True).stdout
     return dict(json.loads(output[output.index("{") :]))
 
 
@@ -95,17 +95,17 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__, quick="the small model at 100 Mbit/s")
     parser.add_argument("--only", metavar="MODEL/NETWORK[/MODE]", help="one part of the settings")
     parser.add_argument("--directory", type=Path, help="keep datasets there")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path, help="join the figures that are there, and show all")
+    parser.add_argument("--join", action="store_true", help="keep the other settings that are in --json FILE")
     given = parser.parse_args()
+    if given.join and not given.json:
+        parser.error("--join needs --json FILE")
     only = given.only.split("/") if given.only else ["tiny", "100mbit"] if given.quick else []
     chosen = [(model, network) for model in (only[:1] or MODELS) for network in (only[1:2] or NETWORKS)]
-    rows = json.loads(given.json.read_text())["rows"] if given.json and given.json.exists() else []
+    rows = json.loads(given.json.read_text())["rows"] if given.join and given.json.exists() else []
+    signed = signature()
     with tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
@@ -113,8 +113,7 @@ def main() -> None:
             new = compare(Bench(directory), model, network, only[2:3] or list(COMPARED))
             fresh = {(row["model"], row["network"], row["mode"]) for row in new}
             rows = [row for row in rows if (row["model"], row["network"], row["mode"]) not in fresh] + new
-            if given.json:
-                given.json.write_text(json.dumps({"rows": rows, **signature()}, indent=1) + "\n")
+            write_figures(given.json, {"ratios": {}, "rows": rows, **signed})
     errors = [abs(row["error"]) for row in rows]
     print()
     show(rows)

@@ -1,12 +1,16 @@
 """How much of CTranslate2's speed is left behind `dragoman serve`, and does it survive too much load?
 
-    python bench/serve.py --model runs/demo                  1, 16 and 64 clients against CTranslate2 itself
-    python bench/serve.py --model runs/demo --soak 600       also ten minutes at twice the capacity
-    python bench/serve.py --model runs/demo --quick          a few seconds of each
+    python bench/serve.py runs/demo                  1, 16 and 64 clients against CTranslate2 itself
+    python bench/serve.py runs/demo --soak 600       also ten minutes at twice the capacity
+    python bench/serve.py runs/demo --libretranslate    then LibreTranslate with the same model
+    python bench/serve.py                            a made-up model
+    python bench/serve.py --quick                    a few seconds of each
 
 Clients are connections on loopback; each sends a request of a few sentences, waits for the answer, and sends the next.
 Plain CTranslate2 gets the same sentences at once, as tokens, sorted and batched by itself, before and after. Tokens are
 those of the translations. The clients run on the same cores as the server, so what they use counts against it.
+LibreTranslate is started by bench/libretranslate_server.py; it searches with another length penalty, so that only a
+well-trained MODEL gives translations of the same length.
 
 The targets: at 64 clients at least 80 % of CTranslate2's tokens per second; under twice the load no error but 429, and
 memory that does not grow.
@@ -20,23 +24,28 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import ctranslate2
 import psutil
+from exported import export_all, read_text
+from figures import options, write_figures
+from libretranslate_server import LibreTranslate
 from signature import signature
 
-from dragoman.data.builtin import sentences as built_in
 from dragoman.data.text import normalise
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.decode.translator import BATCH_TOKENS, CARD, TOKENIZER, resolve_model
+from dragoman.decode.translator import BATCH_TOKENS, CARD, TOKENIZER
 from dragoman.files import read_json
 from dragoman.machine import usable_cores
 
 CLIENTS = (1, 16, 64)
 MOST_OUTSTANDING = 800
+MOST_SENTENCES = 600
+SECONDS, QUICK_SECONDS = 20.0, 4.0
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -52,7 +61,7 @@ def plain(
     engine = ctranslate2.Translator(str(model), inter_threads=threads, intra_threads=1)
     options = {
         "beam_size": card["beam"], "length_penalty": card["length_penalty"], "max_batch_size": BATCH_TOKENS,
-        "batch_type": "tokens", "disable_unk": True,
+        "batch_type": "tokens", "disable_unk": True, "max_decoding_length": card["positions"],
     }  # fmt: skip
     engine.translate_batch(tokens[:32], **options)
     began, used, done, results = time.monotonic(), time.process_time(), 0, []
@@ -115,7 +124,7 @@ def request(
 
 
 async def closed_loop(
-    server: "Server",
+    server: "Server | LibreTranslate",
     clients: int,
     seconds: float,
     sentences: list[str],
@@ -150,6 +159,10 @@ async def closed_loop(
     used = server.cpu_seconds() - used
     over.set()
     await asyncio.gather(*running)
+    if not times:
+        sys.exit(
+            f"no request was answered within {seconds:g} s: is the model trained, so that it ends its sentences?"
+        )
     times.sort()
     return {
         "clients": clients,
@@ -214,65 +227,99 @@ async def soak(
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, default=Path("runs/demo"), help="a run, or an exported model")
-    parser.add_argument(
-        "--text", type=Path, help="sentences, one a line; of the built-in corpus if not given"
-    )
-    parser.add_argument("--sentences", type=int, default=4, help="of a request")
-    parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="at twice the capacity")
-    parser.add_argument("--quick", action="store_true", help="a few seconds of each")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    given = parser.parse_args()
-    model, threads = resolve_model(given.model), usable_cores()
-    seconds = 4.0 if given.quick else 20.0
-    if given.text:
-        sentences = sorted(
-            {line.strip() for line in given.text.read_text("utf-8").splitlines() if line.strip()}
-        )
-    else:
-        sentences = sorted({src for src, _ in built_in("test", 600)})
+def measure(model: Path, sentences: list[str], given: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Serve a model to more and more clients, then to too many; return what they found beside the others."""
+    size, seconds = given.sentences, QUICK_SECONDS if given.quick else SECONDS
     card = read_json(model / CARD)
     languages = {"source": card["src_lang"], "target": card["tgt_lang"]}
-    load = psutil.getloadavg()[0]
+    before, cpu_before, tokens = plain(model, sentences, usable_cores(), seconds)
 
-    before, cpu_before, tokens = plain(model, sentences, threads, seconds)
-    server = Server(given.model)
-    rows = []
-    for clients in CLIENTS:
-        loop = closed_loop(server, clients, seconds, sentences, given.sentences, languages, tokens)
-        rows.append(asyncio.run(loop))
-    soaked = None
+    def ask(server: Server | LibreTranslate) -> list[dict[str, Any]]:
+        return [
+            asyncio.run(closed_loop(server, clients, seconds, sentences, size, languages, tokens))
+            for clients in CLIENTS
+        ]
+
+    server = Server(model)
+    rows, soaked = ask(server), None
     if given.soak:
         capacity = rows[-1]["requests_per_second"]
-        soaked = asyncio.run(soak(server, 2 * capacity, given.soak, sentences, given.sentences, languages))
+        soaked = asyncio.run(soak(server, 2 * capacity, given.soak, sentences, size, languages))
     code = server.stop()
-    after, cpu_after, _ = plain(model, sentences, threads, seconds)
-    direct, cpu_direct = (before + after) / 2, (cpu_before + cpu_after) / 2
-    print(f"CTranslate2 itself, {threads} threads: {before:,.0f} tokens/s before, {after:,.0f} after")
-    for row in rows:
-        row["share"] = round(row["tokens_per_second"] / direct, 3)
-        row["cpu_share"] = round(row["tokens_per_cpu_second"] / cpu_direct, 3)
+    libretranslate = []
+    if given.libretranslate:
+        other = LibreTranslate(model, card, max(CLIENTS), work)
+        try:
+            libretranslate = ask(other)
+        finally:
+            other.stop()
+    after, cpu_after, _ = plain(model, sentences, usable_cores(), seconds)
+    for row in (*rows, *libretranslate):
+        row["share"] = round(row["tokens_per_second"] / ((before + after) / 2), 3)
+        row["cpu_share"] = round(row["tokens_per_cpu_second"] / ((cpu_before + cpu_after) / 2), 3)
+    return {
+        "plain_tokens_per_second": [before, after],
+        "threads": usable_cores(),
+        "rows": rows,
+        "libretranslate": libretranslate,
+        "soak": soaked,
+        "server_ended_well": code == 0,
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    before, after = found["plain_tokens_per_second"]
+    print(
+        f"CTranslate2 itself, {found['threads']} threads: {before:,.0f} tokens/s before, {after:,.0f} after"
+    )
+    for row in (*found["rows"], *found["libretranslate"]):
+        who = "dragoman" if row in found["rows"] else "LibreTranslate"
         print(
-            f"{row['clients']:3} clients, {row['sentences']} sentences each: {row['tokens_per_second']:9,.0f} tokens/s "
-            f"({row['share']:.0%}; {row['cpu_share']:.0%} by CPU time), {row['requests_per_second']:7,.1f} requests/s, "
-            f"p50 {row['p50_ms']:,.1f} ms, p99 {row['p99_ms']:,.1f} ms, {row['errors']} errors"
+            f"{who:14} {row['clients']:3} clients, {row['sentences']} sentences each: "
+            f"{row['tokens_per_second']:9,.0f} tokens/s ({row['share']:.0%}; {row['cpu_share']:.0%} by CPU time), "
+            f"{row['requests_per_second']:7,.1f} requests/s, p50 {row['p50_ms']:,.1f} ms, "
+            f"p99 {row['p99_ms']:,.1f} ms, {row['errors']} errors"
         )
-    if soaked:
+    if soaked := found["soak"]:
         memory = soaked["memory_mb"]
         print(
             f"{soaked['seconds']:g} s at {soaked['requests_per_second']} requests/s: {soaked['statuses']}, "
             f"{soaked['not_sent']} not sent; memory {memory[0]} MB at first, {memory[len(memory) // 2]} in the middle, "
             f"{memory[-1]} at the end"
         )
-    if given.json:
-        figures = {"plain_tokens_per_second": [before, after], "rows": rows, "soak": soaked, "load": load}
-        given.json.write_text(json.dumps({**figures, **signature()}, indent=1) + "\n")
-    failed = code != 0 or any(row["errors"] for row in rows) or bool(soaked and soaked["errors"])
-    sys.exit(1 if failed or rows[-1]["share"] < 0.8 else 0)
+
+
+def main() -> None:
+    parser = options(__doc__, quick=f"{QUICK_SECONDS:g} seconds of each instead of {SECONDS:g}")
+    parser.add_argument(
+        "model", nargs="?", type=Path, help="a run, or an exported model; made up if not given"
+    )
+    parser.add_argument("--text", type=Path, help="sentences, one a line; built-in if not given")
+    parser.add_argument("--sentences", type=int, default=4, help="of a request")
+    parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="at twice the capacity")
+    parser.add_argument(
+        "--libretranslate", action="store_true", help="measure it, too; installed the first time"
+    )
+    given = parser.parse_args()
+    if given.libretranslate and not given.model:
+        parser.error("--libretranslate needs a MODEL: made-up translations have no end of their own")
+    signed = signature()
+    sentences = sorted({line.strip() for line in read_text(given.text, MOST_SENTENCES) if line.strip()})
+    with tempfile.TemporaryDirectory() as directory:
+        [model] = export_all(given.model, ["float32"], sentences, Path(directory)).values()
+        found = measure(model, sentences, given, Path(directory))
+    show(found)
+    most = found["rows"][-1]
+    name = f"serve, {most['clients']} clients / ctranslate2"
+    ratios = {name: most["share"], f"{name}, by processor time": most["cpu_share"]}
+    if found["libretranslate"]:
+        their_rate = found["libretranslate"][-1]["tokens_per_second"]
+        ratios[f"serve, {most['clients']} clients / LibreTranslate"] = round(
+            most["tokens_per_second"] / their_rate, 3
+        )
+    write_figures(given.json, {"ratios": ratios, **found, **signed})
+    wrong = any(each["errors"] for each in (*found["rows"], found["soak"]) if each)
+    sys.exit(1 if wrong or not found["server_ended_well"] else 0)
 
 
 if __name__ == "__main__":

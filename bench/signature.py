@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import psutil
 
 
 def signature() -> dict[str, Any]:
-    """Return the commit and the machine."""
+    """Return the day, the commit, the machine and what else it does: called before anything is measured."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,
@@ -19,9 +20,18 @@ def signature() -> dict[str, Any]:
         check=False,
     )
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip() or "unknown",
         "cores": os.cpu_count(),
-        "machine": platform.machine(),
+        "machine": f"{platform.machine()} {processor()}".strip(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def processor() -> str:
+    """Return the name of the processor, where the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

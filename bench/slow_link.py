@@ -16,29 +16,14 @@ The target, at about one second of computing a step and 7.5 M parameters: auto r
 100 Mbit/s, with a dev loss within 1 % of plain every-step; 1.6 times at 20 Mbit/s.
 """
 
-import argparse
-import json
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from figures import options, write_figures
+from runs import MODELS, Bench
 from signature import signature
 
-from dragoman.files import read_json_lines
-from dragoman.rundir import RunDir
-
-# A step of about one second on one core each: tokens per step on the machine where this was written.
-MODELS = {
-    "tiny": ["train.tokens_per_step=8192", "train.micro_batch_tokens=2048"],
-    "7.5M": [
-        "vocab.size=8000", "model.d_model=256", "model.feed_forward=1024", "model.heads=8",
-        "train.tokens_per_step=2048", "train.micro_batch_tokens=1024", "schedule.learning_rate=0.002",
-    ],
-}  # fmt: skip
 NETWORKS = ["1gbit", "100mbit", "20mbit"]
 MODES = {
     "every-step float32": ["cluster.sync=every-step"],
@@ -49,70 +34,6 @@ MODES = {
     "local int4 every 16": ["cluster.sync=local", "cluster.inner_steps=16"],
     "auto": ["cluster.sync=auto"],
 }
-QUIET = [
-    'data.dev="builtin:500"', 'data.test="builtin:4"', "evaluate.beam=1", "evaluate.every_steps=1000000",
-    "checkpoint.every_steps=1000000", "checkpoint.every_minutes=0",
-    "log.every_steps=10", "log.samples_every=0", "log.tensorboard=false",
-]  # fmt: skip
-WARM_STEPS = 5
-DRAGOMAN = [sys.executable, "-m", "dragoman"]
-
-
-class Bench:
-    """Runs trainings in a directory of its own, and reads what they told."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def command(self, name: str, settings: list[str]) -> list[str]:
-        shutil.rmtree(self.run(name).path, ignore_errors=True)
-        changes = [*QUIET, f'data.directory="{self.directory / "datasets"}"', *settings]
-        options = [part for each in changes for part in ("--set", each)]
-        return [*DRAGOMAN, "train", "tiny", "--run", str(self.run(name).path), *options]
-
-    def run(self, name: str) -> RunDir:
-        return RunDir(self.directory / name)
-
-    def start(self, name: str, command: list[str], core: int | None = None) -> "subprocess.Popen[bytes]":
-        pinned = command if core is None else ["taskset", "-c", str(core), *command]
-        output = (self.directory / f"{name}.log").open("wb")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        return subprocess.Popen(pinned, stdout=output, stderr=subprocess.STDOUT, env=environment)
-
-    def finish(self, name: str, process: "subprocess.Popen[bytes]") -> None:
-        if process.wait():
-            sys.exit(f"{name} failed:\n{(self.directory / f'{name}.log').read_text()[-3000:]}")
-
-    def in_lab(self, name: str, settings: list[str], network: str) -> None:
-        lab = [*DRAGOMAN, "lab", "run", "--hosts", "2", "--network", network, "--cores-per-host", "1", "--"]
-        self.finish(name, self.start(name, lab + self.command(name, settings)))
-
-    def alone(self, settings: list[str], names: list[str]) -> None:
-        """Train with one worker on each of as many cores as there are names."""
-        commands = [self.command(name, [*settings, "cluster.sync=every-step"]) for name in names]
-        started = [
-            self.start(name, command, core)
-            for core, (name, command) in enumerate(zip(names, commands, strict=True))
-        ]
-        for name, process in zip(names, started, strict=True):
-            self.finish(name, process)
-
-    def figures(self, name: str) -> dict[str, Any]:
-        """Return speed, bytes and dev loss of a finished run."""
-        events = read_json_lines(self.run(name).events(0))
-        chosen = [line for line in events if line["event"] == "sync"]
-        first = (chosen[-1]["step"] if chosen else 0) + WARM_STEPS
-        steps = [line for line in events if line["event"] == "step" and line["step"] >= first]
-        seconds = steps[-1]["time"] - steps[0]["time"]
-        counted = steps[1:]
-        return {
-            "tokens_per_second": round(sum(line["tokens"] for line in counted) / seconds),
-            "step_seconds": round(seconds / len(counted), 3),
-            "exposed_seconds": round(sum(line["exposed_seconds"] for line in counted) / len(counted), 3),
-            "mb_per_step": round(sum(line["bytes_sent"] for line in counted) / len(counted) / 1e6, 3),
-            "dev_loss": next(line["dev_loss"] for line in events if line["event"] == "evaluation"),
-            "mode": chosen[-1]["mode"] if chosen else None,
-        }
 
 
 def measure_speed(
@@ -179,17 +100,13 @@ def show(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__, quick="the small model at 100 Mbit/s, few steps")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--steps", type=int, default=40, help="of a measurement of speed")
     parser.add_argument("--quality-steps", type=int, default=400, help="of a measurement of quality; 0: none")
     parser.add_argument("--rounds", type=int, default=2, help="of all contestants; the best counts")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
     given = parser.parse_args()
     models, networks, modes = (text.split(",") for text in (given.models, given.networks, given.modes))
     steps, quality_steps, rounds = given.steps, given.quality_steps, given.rounds
@@ -197,8 +114,7 @@ def main() -> None:
         models, networks, steps, quality_steps, rounds = ["tiny"], ["100mbit"], 25, 60, 1
     with tempfile.TemporaryDirectory() as directory:
         bench, speed, quality = Bench(Path(directory)), [], []
-        subprocess.run([*DRAGOMAN, "--version"], check=True)
-        signed = {**signature(), "load_before": round(os.getloadavg()[0], 2)}
+        signed = signature()
         for model in models:
             for network in networks:
                 speed += measure_speed(bench, model, network, modes, steps, rounds)
@@ -209,8 +125,12 @@ def main() -> None:
                         fixed[f"auto at {row['network']}"] = as_settings(row["mode"])
                 quality += measure_quality(bench, model, fixed, quality_steps)
     show(speed, quality)
-    if given.json:
-        given.json.write_text(json.dumps({"speed": speed, "quality": quality, **signed}, indent=1) + "\n")
+    ratios = {
+        f"{row['model']} at {row['network']}, {row['contestant']} / alone": row["times_alone"]
+        for row in speed
+        if row["contestant"] != "alone"
+    }
+    write_figures(given.json, {"ratios": ratios, "speed": speed, "quality": quality, **signed})
 
 
 if __name__ == "__main__":

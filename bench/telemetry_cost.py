@@ -11,8 +11,6 @@ marks of phases, the count of operations, the event), measured alone, as a share
 The target: under 1 % of the step, and under 1 % of a core.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -24,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from figures import options, write_figures
 from signature import signature
 
 from dragoman.model.flops import training_flops
@@ -148,18 +147,16 @@ def measure(directory: Path, turns: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
+    parser = options(__doc__, quick="8 turns")
     parser.add_argument("--turns", type=int, default=64)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    load = os.getloadavg()[0]
+    signed = signature()
     with tempfile.TemporaryDirectory() as directory:
         found = measure(Path(directory), 8 if given.quick else given.turns)
-    result = {**found, "load_before": round(load, 1), **signature()}
-    print(
-        json.dumps(result) if given.json else "\n".join(f"{name}: {value}" for name, value in result.items())
-    )
+    result = {**found, **signed}
+    print("\n".join(f"{name}: {value}" for name, value in result.items()))
+    ratios = {"step, unwatched / watched": round(1 / found["step_ratio"], 4)}
+    write_figures(given.json, {"ratios": ratios, **result})
 
 
 if __name__ == "__main__":
