@@ -15,7 +15,7 @@ MODELS = {
     "tiny": ["train.tokens_per_step=8192", "train.micro_batch_tokens=2048"],
     "7.5M": [
         "vocab.size=8000", "model.d_model=256", "model.feed_forward=1024", "model.heads=8",
-        "train.tokens_per_step=2048", "train.micro_batch_tokens=1024", "schedule.learning_rate=0.002",
+        "train.tokens_per_step=2560", "train.micro_batch_tokens=1280", "schedule.learning_rate=0.002",
     ],
 }  # fmt: skip
 QUIET = [

@@ -49,12 +49,13 @@ class _TokenLoss(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             cast_VD = weight.to(dtype)
             by_hidden, by_weight = torch.empty_like(hidden, dtype=torch.float32), torch.zeros_like(weight)
+            room_RV = hidden.new_empty((min(rows, len(hidden)), len(weight)), dtype=dtype)
             # In float64, because few large sums follow from many small ones.
             log_sums, chosen = hidden.new_zeros((2,), dtype=torch.float64)
             for start in range(0, len(hidden), rows):
                 here = slice(start, start + rows)
                 cast_RD = hidden[here].to(dtype)
-                logits_RV = (cast_RD @ cast_VD.t()).float()
+                logits_RV = torch.mm(cast_RD, cast_VD.t(), out=room_RV[: len(cast_RD)]).float()
                 largest_R = logits_RV.amax(1)
                 chosen += logits_RV.gather(1, target[here, None]).sum(dtype=torch.float64)
                 p_RV = torch.softmax(logits_RV, -1, out=logits_RV)
