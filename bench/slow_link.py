@@ -10,7 +10,7 @@ Tokens per second are those between the time stamps of steps, without the first 
 Contestants take turns, so that other work on the machine hits all of them.
 
 Quality: dev loss after the same number of tokens, on two hosts without a limit: the network decides how long a step
-takes and not what it computes. The mode that auto chose stands for auto.
+takes and not what it computes. The mode that auto chose stands for auto. With `--rounds 0` nothing else is measured.
 
 The target, at about one second of computing a step and 7.5 M parameters: auto reaches 1.8 times one host at
 100 Mbit/s, with a dev loss within 1 % of plain every-step; 1.6 times at 20 Mbit/s.
@@ -26,15 +26,10 @@ from runs import MODELS, Bench
 from signature import signature
 
 NETWORKS = ["1gbit", "100mbit", "20mbit"]
-MODES = {
-    "every-step float32": ["cluster.sync=every-step"],
-    "every-step bf16": ["cluster.sync=every-step", "cluster.wire=bf16"],
-    "compressed int4": ["cluster.sync=compressed"],
-    "compressed powersgd": ["cluster.sync=compressed", "cluster.wire=powersgd"],
-    "local int4 every 4": ["cluster.sync=local", "cluster.inner_steps=4"],
-    "local int4 every 16": ["cluster.sync=local", "cluster.inner_steps=16"],
-    "auto": ["cluster.sync=auto"],
-}
+MODES = [
+    "every-step float32", "every-step bf16", "compressed int8", "compressed int4", "compressed powersgd",
+    "local int4 every 4", "local int4 every 16", "auto",
+]  # fmt: skip
 
 
 def measure_speed(
@@ -48,7 +43,7 @@ def measure_speed(
         bench.alone(settings, ["beside0", "beside1"])
         rows.setdefault("beside another", []).append(bench.figures("beside0"))
         for mode in modes:
-            bench.in_lab("pair", [*settings, *MODES[mode]], network)
+            bench.in_lab("pair", [*settings, *as_settings(mode)], network)
             rows.setdefault(mode, []).append(bench.figures("pair"))
     speeds = {name: [each["tokens_per_second"] for each in found] for name, found in rows.items()}
 
@@ -71,29 +66,33 @@ def measure_speed(
     ]
 
 
-def measure_quality(
-    bench: Bench, model: str, modes: dict[str, list[str]], steps: int
-) -> list[dict[str, Any]]:
+def measure_quality(bench: Bench, model: str, modes: list[str], steps: int) -> list[dict[str, Any]]:
     rows = []
-    for name, settings in modes.items():
-        bench.in_lab("quality", [*MODELS[model], f"train.steps={steps}", *settings], "none")
+    for mode in modes:
+        bench.in_lab("quality", [*MODELS[model], f"train.steps={steps}", *as_settings(mode)], "none")
         figures = bench.figures("quality")
-        rows.append({"model": model, "mode": name, "steps": steps, "dev_loss": figures["dev_loss"]})
-    exact = next(row["dev_loss"] for row in rows if row["mode"] == "every-step float32")
+        rows.append({"model": model, "mode": mode, "steps": steps, "dev_loss": figures["dev_loss"]})
+    exact = next((row["dev_loss"] for row in rows if row["mode"] == MODES[0]), rows[0]["dev_loss"])
     return [{**row, "times_every_step": round(row["dev_loss"] / exact, 4)} for row in rows]
 
 
-def as_settings(mode: dict[str, Any]) -> list[str]:
-    """Return the settings that ask for a mode that auto chose."""
-    local = [f"cluster.inner_steps={mode['inner_steps']}"] if mode["sync"] == "local" else []
-    return [f"cluster.sync={mode['sync']}", f"cluster.wire={mode['wire']}", *local]
+def as_settings(mode: str) -> list[str]:
+    """Return the settings that ask for a mode: how, in what, and every how many steps."""
+    keys = ["cluster.sync", "cluster.wire", "cluster.inner_steps"]
+    return [f"{key}={word}" for key, word in zip(keys, mode.replace("every ", "").split(), strict=False)]
+
+
+def name_of(mode: dict[str, Any]) -> str:
+    """Return a mode that auto chose by the name that asks for it."""
+    every = f" every {mode['inner_steps']}" if mode["sync"] == "local" else ""
+    return f"{mode['sync']} {mode['wire']}{every}"
 
 
 def show(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> None:
     print(f"{'model':6} {'network':8} {'contestant':22} {'tokens/s':>9} {'× alone':>8} {'× beside':>9} "
           f"{'s/step':>7} {'waits':>7} {'MB/step':>8}")  # fmt: skip
     for row in speed:
-        name = row["contestant"] + (f" ({row['mode']['sync']} {row['mode']['wire']})" if row["mode"] else "")
+        name = row["contestant"] + (f" ({name_of(row['mode'])})" if row["mode"] else "")
         print(
             f"{row['model']:6} {row['network']:8} {name:22} {row['tokens_per_second']:9,} {row['times_alone']:8.2f} "
             f"{row['times_beside']:9.2f} {row['step_seconds']:7.2f} {row['exposed_seconds']:7.3f} "
@@ -101,7 +100,7 @@ def show(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> None:
         )
     for row in quality:
         print(
-            f"{row['model']:6} {row['mode']:31} dev loss {row['dev_loss']:.4f} after {row['steps']} steps, "
+            f"{row['model']:6} {row['mode']:22} dev loss {row['dev_loss']:.4f} after {row['steps']} steps, "
             f"{row['times_every_step'] - 1:+.2%} against every-step float32"
         )
 
@@ -114,7 +113,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="of a measurement of speed")
     parser.add_argument("--quality-steps", type=int, default=400, help="of a measurement of quality; 0: none")
     parser.add_argument(
-        "--rounds", type=int, default=2, help="of all contestants; the median of ratios counts"
+        "--rounds",
+        type=int,
+        default=2,
+        help="of all contestants; the median of ratios counts; 0: quality alone",
     )
     given = parser.parse_args()
     models, networks, modes = (text.split(",") for text in (given.models, given.networks, given.modes))
@@ -126,13 +128,11 @@ def main() -> None:
         signed = signature()
         for model in models:
             for network in networks:
-                speed += measure_speed(bench, model, network, modes, steps, rounds)
+                speed += measure_speed(bench, model, network, modes, steps, rounds) if rounds else []
             if quality_steps:
-                fixed = {name: MODES[name] for name in modes if name != "auto"}
-                for row in speed:
-                    if row["model"] == model and row["mode"]:
-                        fixed[f"auto at {row['network']}"] = as_settings(row["mode"])
-                quality += measure_quality(bench, model, fixed, quality_steps)
+                chosen = [name_of(row["mode"]) for row in speed if row["model"] == model and row["mode"]]
+                fixed = dict.fromkeys([*(mode for mode in modes if mode != "auto"), *chosen])
+                quality += measure_quality(bench, model, list(fixed), quality_steps)
     show(speed, quality)
     ratios = {
         f"{row['model']} at {row['network']}, {row['contestant']} / alone": row["times_alone"]

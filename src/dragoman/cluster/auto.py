@@ -22,6 +22,7 @@ from dragoman.cluster.estimate import (
     Measured,
     Mode,
     Shape,
+    bytes_per_step,
     choose,
     estimate,
 )
@@ -29,9 +30,9 @@ from dragoman.cluster.probe import probe, slowest
 from dragoman.cluster.sync import Cost, Sync
 from dragoman.cluster.wire import decode, encode
 
-WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement
+WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement, and the trial of a new mode
 WATCH_STEPS = 100  # between later looks
-TOO_MUCH = 0.15  # of a step's time spent waiting makes it think again
+TOO_MUCH = 0.15  # of a step's time spent waiting makes it think again, once a mode has passed its trial
 GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
 COMPUTING = ("data", "compute", "agree", "optimizer")  # phases of a step that no other mode makes shorter
 SAMPLE = 2**20  # numbers whose rounding is timed
@@ -92,9 +93,10 @@ class Auto(Fixed):
         self._modes = GRADIENTS[:2] if sync.hosts.count == 1 else GRADIENTS + WEIGHTS
         self._allowed = len(self._modes)  # how many of them, mildest first, dev loss has not ruled out
         self._steps: list[tuple[float, float, float]] = []  # (computing, waiting, hiding) since the last look
-        self._warm = False
+        self._warm, self._on_trial = False, False
         self._link: Link | None = None  # what the choice was made for; None before the first
         self._hidden_seconds = 0.0
+        self._waited: dict[Mode, Estimate] = {}  # what was measured of modes that waited too much
         self._best: float | None = None
         self._worse = 0
 
@@ -104,7 +106,7 @@ class Auto(Fixed):
         if not self._warm and len(self._steps) == WARM_UP:
             self._steps.clear()
             self._warm = True
-        elif len(self._steps) >= (MEASURED if self._link is None else WATCH_STEPS):
+        elif len(self._steps) >= (MEASURED if self._link is None or self._on_trial else WATCH_STEPS):
             self._look(step)
             self._steps.clear()
 
@@ -131,7 +133,7 @@ class Auto(Fixed):
         }
 
     def load_state(self, state: dict[str, Any] | None) -> None:
-        self._steps, self._warm = [], False
+        self._steps, self._warm, self._on_trial = [], False, False
         if state is None:
             return
         self._best, self._worse = state["best"], state["worse"]
@@ -144,33 +146,34 @@ class Auto(Fixed):
             self._sync.use(self._modes[0])
 
     def _look(self, step: int) -> None:
-        measured = self._measure()
+        measured, too_much = self._measure(), ALLOWED if self._on_trial else TOO_MUCH
+        self._on_trial = False
         if self._link is None:
             why = f"the mildest that waits less than {ALLOWED:.0%} of the time"
-            self._hidden_seconds = measured.hidden_seconds
         elif measured.link.differs(self._link):
             why = f"the link had {self._link.bytes_per_second * 8 / 1e6:,.0f} Mbit/s"
-        elif measured.share > TOO_MUCH:
+            self._waited.clear()
+        elif measured.share > too_much:
             why = f"{measured.share:.0%} of the time was spent waiting"
+            sent = bytes_per_step(self._sync.mode, self._shape)
+            self._waited[self._sync.mode] = Estimate(
+                self._sync.mode, sent, measured.exposed_seconds, measured.share
+            )
         else:
             return
+        if self._sync.mode.sync != "local":  # else there was no exchange to time
+            self._hidden_seconds = measured.hidden_seconds
+        # What was measured counts more than what is estimated: a mode that waited too much is out.
         estimates = [
-            estimate(mode, self._shape, measured, self._hidden_seconds)
+            self._waited.get(mode) or estimate(mode, self._shape, measured, self._hidden_seconds)
             for mode in self._modes[: self._allowed]
         ]
-        if self._link is not None and measured.share > TOO_MUCH:
-            # What is measured counts more than what was estimated: the mode in use is out.
-            estimates = [
-                Estimate(each.mode, each.bytes_per_step, measured.exposed_seconds, measured.share)
-                if each.mode == self._sync.mode
-                else each
-                for each in estimates
-            ]
         self._link = measured.link
         mode = choose(estimates).mode
         if mode != self._sync.mode:
             self._sync.settle()
             self._sync.use(mode)
+            self._warm, self._on_trial = False, True
         self._tell(Decision(step, mode, why, measured, tuple(estimates)))
 
     def _measure(self) -> Measured:
