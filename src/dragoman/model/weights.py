@@ -11,7 +11,7 @@ from dragoman.errors import UserError
 
 LAYER_NORM_EPSILON = 1e-5  # torch's default
 # Tokens whose logits exist at a time: as many as give fast products, and on a CPU are in its cache after them.
-CPU_ROWS, GPU_ROWS = 512, 4096
+CPU_ROWS, GPU_ROWS = 512, 2048
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
