@@ -1,9 +1,9 @@
 """``sync = "auto"``: measure computing and the network, take the mildest mode that the network allows, keep watching.
 
 The first steps run in full and tell how long a step computes; a probe tells how long bytes travel. From both follows
-how long a step would wait in each mode. The mildest mode that waits less than a tenth of its time is taken. Later
-probes, and the waiting that is measured, make it think again; so does a dev loss that gets worse twice in a row,
-which leads to a milder mode for the rest of the run. All workers decide from the same numbers.
+how long a step would wait in each mode. The mildest mode is taken that loses less than a tenth of its time to waiting
+and rounding. Later probes, and the waiting that is measured, make it think again; so does a dev loss that gets worse
+twice in a row, which leads to a milder mode for the rest of the run. All workers decide from the same numbers.
 """
 
 import time
@@ -32,7 +32,7 @@ from dragoman.cluster.wire import decode, encode
 
 WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement, and the trial of a new mode
 WATCH_STEPS = 100  # between later looks
-TOO_MUCH = 0.15  # of a step's time spent waiting makes it think again, once a mode has passed its trial
+TOO_MUCH = 0.15  # of a step's time lost makes it think again, once a mode has passed its trial
 GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
 COMPUTING = ("data", "compute", "agree", "optimizer")  # phases of a step that no other mode makes shorter
 SAMPLE = 2**20  # numbers whose rounding is timed
@@ -59,7 +59,7 @@ class Decision:
             )
         said += [
             f"  {each.mode!s:<40} {each.bytes_per_step / 1e6:8.2f} MB a step, would wait "
-            f"{each.exposed_seconds:6.2f} s ({each.share:.0%}){'  <- taken' if each.mode == self.mode else ''}"
+            f"{each.exposed_seconds:6.2f} s, lose {each.share:.0%}{'  <- taken' if each.mode == self.mode else ''}"
             for each in self.estimates
         ]
         return said
@@ -96,7 +96,7 @@ class Auto(Fixed):
         self._warm, self._on_trial = False, False
         self._link: Link | None = None  # what the choice was made for; None before the first
         self._hidden_seconds = 0.0
-        self._waited: dict[Mode, Estimate] = {}  # what was measured of modes that waited too much
+        self._measured: dict[Mode, Estimate] = {}  # modes that lost too much when they were in use
         self._best: float | None = None
         self._worse = 0
 
@@ -147,30 +147,30 @@ class Auto(Fixed):
 
     def _look(self, step: int) -> None:
         measured, too_much = self._measure(), ALLOWED if self._on_trial else TOO_MUCH
-        self._on_trial = False
+        self._on_trial, in_use = False, self._sync.mode
+        lost = measured.lost_in(in_use)
         if self._link is None:
-            why = f"the mildest that waits less than {ALLOWED:.0%} of the time"
+            why = f"the mildest that loses less than {ALLOWED:.0%} of the time"
         elif measured.link.differs(self._link):
             why = f"the link had {self._link.bytes_per_second * 8 / 1e6:,.0f} Mbit/s"
-            self._waited.clear()
-        elif measured.share > too_much:
-            why = f"{measured.share:.0%} of the time was spent waiting"
-            sent = bytes_per_step(self._sync.mode, self._shape)
-            self._waited[self._sync.mode] = Estimate(
-                self._sync.mode, sent, measured.exposed_seconds, measured.share
+            self._measured.clear()
+        elif lost > too_much:
+            why = f"{lost:.0%} of the time was spent on the exchange"
+            self._measured[in_use] = Estimate(
+                in_use, bytes_per_step(in_use, self._shape), measured.exposed_seconds, lost
             )
         else:
             return
-        if self._sync.mode.sync != "local":  # else there was no exchange to time
+        if in_use.sync != "local":  # else there was no exchange to time
             self._hidden_seconds = measured.hidden_seconds
-        # What was measured counts more than what is estimated: a mode that waited too much is out.
+        # What was measured counts more than what is estimated: a mode that lost too much is out.
         estimates = [
-            self._waited.get(mode) or estimate(mode, self._shape, measured, self._hidden_seconds)
+            self._measured.get(mode) or estimate(mode, self._shape, measured, self._hidden_seconds)
             for mode in self._modes[: self._allowed]
         ]
         self._link = measured.link
         mode = choose(estimates).mode
-        if mode != self._sync.mode:
+        if mode != in_use:
             self._sync.settle()
             self._sync.use(mode)
             self._warm, self._on_trial = False, True

@@ -10,7 +10,7 @@ LEVELS = {"int8": 127, "int4": 7}  # the largest whole number; the scale belongs
 LOOKED_UP = 0.2  # of the embedding's rows, those that a step looks up: with few bits only they travel last
 BLOCK = 64  # numbers that share a scale: a quarter bit for each, and one large number coarsens only its block
 
-ALLOWED = 0.10  # of a step's time spent waiting, when choosing
+ALLOWED = 0.10  # of a step's time spent on the exchange, when choosing
 OTHER_LINK = 1.5  # a link this much faster or slower is another link
 
 
@@ -79,9 +79,13 @@ class Measured:
     rounding_seconds: float  # to round and restore every weight once
     hidden_seconds: float = 0.0  # of an exchange, at most: the backward pass after its first gradients
 
-    @property
-    def share(self) -> float:
-        return share_of(self.exposed_seconds, self.compute_seconds)
+    def rounding_in(self, mode: Mode) -> float:
+        return self.rounding_seconds / mode.inner_steps if mode.wire in LEVELS else 0.0
+
+    def lost_in(self, mode: Mode) -> float:
+        """Return the share of a step that the exchange took in ``mode``, which was in use: waiting and rounding."""
+        rounding = self.rounding_in(mode)
+        return share_of(self.exposed_seconds + rounding, self.compute_seconds - rounding)
 
 
 @dataclass(frozen=True)
@@ -101,11 +105,11 @@ class Estimate:
     mode: Mode
     bytes_per_step: float
     exposed_seconds: float
-    share: float  # of a step that is spent waiting
+    share: float  # of a step that is spent on the exchange: waiting, and rounding
 
 
-def share_of(exposed_seconds: float, compute_seconds: float) -> float:
-    return exposed_seconds / (exposed_seconds + compute_seconds)
+def share_of(lost_seconds: float, compute_seconds: float) -> float:
+    return lost_seconds / (lost_seconds + compute_seconds)
 
 
 def bytes_per_step(mode: Mode, shape: Shape) -> float:
@@ -121,7 +125,7 @@ def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float
 
     Gradients hide behind ``hidden_seconds`` of the backward pass, except those that are there only at its end: the
     embedding's, or its rows where these travel by themselves. Weights hide behind a whole step's computing.
-    Rounding is computing, too.
+    Rounding hides behind nothing: it counts as if it were waited for.
     """
     sent = bytes_per_step(mode, shape)
     seconds = measured.link.seconds(sent)
@@ -130,8 +134,8 @@ def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float
     else:
         last = shape.last * (LOOKED_UP if mode.wire in LEVELS else 1)
         exposed = max(seconds - hidden_seconds, measured.link.seconds(sent * last / shape.weights))
-    rounding = measured.rounding_seconds / mode.inner_steps if mode.wire in LEVELS else 0.0
-    return Estimate(mode, sent, exposed, share_of(exposed, measured.compute_seconds + rounding))
+    lost = exposed + measured.rounding_in(mode)
+    return Estimate(mode, sent, exposed, share_of(lost, measured.compute_seconds))
 
 
 def choose(estimates: list[Estimate]) -> Estimate:

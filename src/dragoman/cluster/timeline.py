@@ -105,8 +105,8 @@ class Timing:
         return self.compute + self.handling + self.exposed + self.agree + self.optimizer
 
     @property
-    def waiting_share(self) -> float:
-        return (self.exposed + self.agree) / self.seconds
+    def lost_share(self) -> float:
+        return (self.handling + self.exposed + self.agree) / self.seconds
 
 
 def into_buckets(gradients: Iterable[Gradient], cap_bytes: int) -> list[Gradient]:

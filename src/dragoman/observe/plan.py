@@ -211,17 +211,17 @@ def micro_batch(tokens: float, lengths: Lengths) -> MicroBatch:
 
 def estimate_of(timing: Timing) -> Estimate:
     """Return a timing as what ``choose`` chooses among."""
-    return Estimate(timing.mode, timing.bytes_sent, timing.exposed, timing.waiting_share)
+    return Estimate(timing.mode, timing.bytes_sent, timing.exposed, timing.lost_share)
 
 
 def why(forecast: Forecast) -> str:
     """Say why the chosen mode was chosen."""
-    share = forecast.choice.timing.waiting_share
+    share = forecast.choice.timing.lost_share
     if forecast.network.workers == 1:
         return "one device: nothing to exchange"
     if share < ALLOWED:
-        return f"the mildest that waits less than {ALLOWED:.0%} of the time: {share:.0%}"
-    return f"every mode waits more than {ALLOWED:.0%} of the time; this one least: {share:.0%}"
+        return f"the mildest that loses less than {ALLOWED:.0%} of the time: {share:.0%}"
+    return f"every mode loses more than {ALLOWED:.0%} of the time; this one least: {share:.0%}"
 
 
 def slowest_work(seconds: float, rates: Rates, micro_batches: int, workers: int) -> Work:

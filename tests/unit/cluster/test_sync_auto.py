@@ -123,7 +123,7 @@ def test_waiting_more_than_estimated_makes_it_stronger(told):
     go(chooser, FIRST, 2.1)
     go(chooser, FIRST, 0.12)  # soon after a choice: is it what was hoped for?
     assert sync.mode == Mode("local", "int4", 2)
-    assert "11% of the time was spent waiting" in decisions[-1].why
+    assert "13% of the time was spent on the exchange" in decisions[-1].why
     go(chooser, FIRST, 0.12)  # now local/2 has failed, too, and int4 is not taken again
     assert sync.mode == Mode("local", "int4", 4)
 
@@ -132,7 +132,7 @@ def test_a_mode_that_passed_its_trial_may_wait_a_little_more(told):
     sync, chooser, decisions, _ = told
     go(chooser, FIRST, 2.1)
     go(chooser, FIRST, 0.05)
-    go(chooser, auto.WATCH_STEPS, 0.15)
+    go(chooser, auto.WATCH_STEPS, 0.12)
     assert len(decisions) == 1
     go(chooser, auto.WATCH_STEPS, 0.3)
     assert sync.mode == Mode("local", "int4", 2)
