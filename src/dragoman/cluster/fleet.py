@@ -24,7 +24,7 @@ from dragoman.cluster.launch import SHUTDOWN_SECONDS, Meeting, is_stop
 from dragoman.cluster.network import common_address
 from dragoman.cluster.send import send_dataset
 from dragoman.cluster.send_view import View
-from dragoman.cluster.survey import MARK, Answer, Question, compare, require_answers, survey
+from dragoman.cluster.survey import Answer, Question, compare, heard, require_answers, survey
 from dragoman.config import Cluster
 from dragoman.data.shards import Dataset
 from dragoman.errors import ExitCode, UserError
@@ -170,6 +170,7 @@ class Fleet:
             return
         if process is not agent.process:
             return  # an earlier agent of that host
+        message, words = (None, "") if line is None else heard(line)
         if line is None:
             agent.process = None
             if agent.ended is None or (not agent.ended["decided"] and agent.ended["code"] != ExitCode.DONE):
@@ -177,15 +178,14 @@ class Fleet:
                 agent.ended, agent.retry_at = None, time.monotonic() + RETRY_SECONDS
                 if not self.stopping:
                     self.warn(f"host {agent.host.name} is lost: {why or 'its agent ended'}")
-        elif line.startswith(MARK):
-            message = json.loads(line.removeprefix(MARK))
+        elif message is not None:
             if "ready" in message:
                 agent.ready = True
             else:
                 agent.ended = message
-        else:
-            agent.last_lines = [*agent.last_lines[-4:], line]
-            self.print(f"{agent.host.name:{self.width}} | {line}")
+        if words or (line is not None and message is None):
+            agent.last_lines = [*agent.last_lines[-4:], words]
+            self.print(f"{agent.host.name:{self.width}} | {words}")
 
     def follow(self) -> tuple[ExitCode, dict[str, Any] | None]:
         """Look after the agents until the run has ended."""

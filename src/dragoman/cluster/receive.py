@@ -22,7 +22,7 @@ from typing import Any
 import zstandard
 
 from dragoman import __version__
-from dragoman.cluster.survey import MARK
+from dragoman.cluster.survey import say
 from dragoman.data.shards import LOCK, MANIFEST, Dataset, unfinished
 from dragoman.errors import ExitCode, UserError
 from dragoman.files import beside, disk_errors, fsync_file, publish_directory
@@ -247,7 +247,7 @@ def _locked(directory: Path, incoming: Input, tell: Tell) -> Iterator[None]:
 
 def main() -> ExitCode:
     def tell(**message: Any) -> None:
-        print(MARK + json.dumps(message), flush=True)
+        say(message)
 
     try:
         receive(Input(sys.stdin.fileno()), tell)

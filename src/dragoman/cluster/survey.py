@@ -29,7 +29,7 @@ from dragoman.errors import UserError, UserErrors
 from dragoman.files import read_json
 from dragoman.machine import usable_cores
 
-MARK = "\x02"  # begins a line that is a message and not for people
+MARK = "\x02"  # begins a message, which is not for people
 ANSWER_SECONDS = 90  # a cold file system may take long to import torch
 
 
@@ -216,5 +216,20 @@ def _devices() -> list[dict[str, Any]]:
     return [{"name": each.name, "memory_bytes": each.total_memory} for each in properties]
 
 
+def say(message: dict[str, Any]) -> None:
+    """Say something to the process that started this one, in one piece: others may write to the same pipe."""
+    sys.stdout.write(f"{MARK}{json.dumps(message)}\n")
+    sys.stdout.flush()
+
+
+def heard(line: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the message of a line, if it has one, and the words for people that were written around it."""
+    before, mark, after = line.partition(MARK)
+    if not mark:
+        return None, line
+    message, end = json.JSONDecoder().raw_decode(after)
+    return message, before + after[end:]
+
+
 if __name__ == "__main__":
-    print(MARK + json.dumps(facts(Question(**json.load(sys.stdin)))), flush=True)
+    say(facts(Question(**json.load(sys.stdin))))

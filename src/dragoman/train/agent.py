@@ -21,7 +21,7 @@ from typing import Any
 
 from dragoman.cluster.launch import Meeting, Result, is_stop, read_outcome, start_workers
 from dragoman.cluster.network import route_to
-from dragoman.cluster.survey import MARK
+from dragoman.cluster.survey import say
 from dragoman.data.shards import Dataset
 from dragoman.errors import ExitCode, UserError
 from dragoman.machine import end_process
@@ -35,7 +35,7 @@ MEETING_SECONDS = 30
 
 def tell(**message: Any) -> None:
     """Say something to the fleet."""
-    print(MARK + json.dumps(message), flush=True)
+    say(message)
 
 
 def obey(go: "queue.Queue[bool]") -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman import __version__
 from dragoman.cluster.hosts import Host
-from dragoman.cluster.survey import Answer, Question, compare, facts, require_answers
+from dragoman.cluster.survey import Answer, Question, compare, facts, heard, require_answers, say
 from dragoman.data.shards import Dataset, unfinished, write_manifest
 from dragoman.errors import UserErrors
 
@@ -121,3 +121,24 @@ def test_all_problems_are_raised_at_once():
     assert "a is down" in str(caught.value)
     assert "where: host b" in str(caught.value)
     require_answers([Answer(Host("c"), GOOD)])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("", ""), ("", "a warning"), ("half a line", ""), ("a", "b {")]
+)
+def test_a_message_is_heard_among_what_others_write_to_the_same_pipe(capsys, before, after):
+    say({"ready": True})
+    message = capsys.readouterr().out
+    assert message.endswith("\n")
+    assert heard(before + message.rstrip("\n") + after) == ({"ready": True}, before + after)
+
+
+def test_a_line_without_a_message_is_for_people():
+    assert heard('step 5 {"a": 1}') == (None, 'step 5 {"a": 1}')
+
+
+def test_a_message_is_written_in_one_piece(monkeypatch):
+    written = []
+    monkeypatch.setattr("sys.stdout.write", written.append)
+    say({"ended": 1})
+    assert written == ['\x02{"ended": 1}\n']
