@@ -46,10 +46,11 @@ def test_a_slow_host_is_a_warning(make_lab):
     lab.slow("host2", "5mbit")
     code, told = consult(lab)
     assert (code, told["verdict"]) == (0, "yes"), told
-    (warning,) = told["findings"]
-    assert warning["severity"] == "warning"
+    # On a busy machine a late answer, or a rate that differs by direction, is told as well.
+    assert {found["severity"] for found in told["findings"]} == {"warning"}, told["findings"]
+    little = "Mbit/s is little to exchange gradients over"
+    (warning,) = [found for found in told["findings"] if little in found["what"]]
     assert "host2" in warning["where"]
-    assert "Mbit/s is little to exchange gradients over" in warning["what"]
 
 
 def test_a_cut_host_is_named_with_its_fix(make_lab):
