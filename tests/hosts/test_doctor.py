@@ -43,7 +43,7 @@ def test_two_hosts_that_can_train_together(make_lab):
 
 def test_a_slow_host_is_a_warning(make_lab):
     lab = make_lab(hosts=2, network="100mbit")
-    lab.slow("host2", "5mbit")
+    lab.slow("host2", "20mbit")
     code, told = consult(lab)
     assert (code, told["verdict"]) == (0, "yes"), told
     # On a busy machine a late answer, or a rate that differs by direction, is told as well.

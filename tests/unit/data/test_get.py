@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 import tarfile
 import threading
 
@@ -232,18 +233,18 @@ def test_copies_that_are_wrong_or_missing_are_downloaded(tmp_path, web, mine, br
     assert caught.value.fix == "correct --from"
 
 
-def test_two_processes_take_turns(tmp_path, mine, bring, capsys):
+def test_two_processes_take_turns(tmp_path, mine, bring, monkeypatch):
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
     (tmp_path / "mine").mkdir()
     with open(tmp_path / "mine" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         other = threading.Thread(target=bring, args=(mine,))
         other.start()
-        said = ""
-        while "waiting" not in said:
-            said += capsys.readouterr().err
+        while "waiting for it\n" not in said.getvalue():
             assert other.is_alive()
     other.join(30)
-    assert f"another process works on {tmp_path / 'mine'}: waiting for it\n" in said
+    assert f"another process works on {tmp_path / 'mine'}: waiting for it\n" in said.getvalue()
     assert (tmp_path / "mine" / "manuals.en").exists()
 
 
