@@ -105,9 +105,9 @@ class Exchange:
             self._gather = Gather(self._data, self._numbers, wire, hosts.across)
             self.bytes_sent = self._gather.bytes_sent
 
-    def sent(self) -> Tensor:
-        """Return what the other hosts see of this one's numbers, after rounding."""
-        return decode(self._data, self._numbers, self._wire)
+    def sent(self, start: int, end: int) -> Tensor:
+        """Return what the other hosts see of a piece of this one's numbers, after rounding."""
+        return decode(self._data, self._numbers, self._wire, start, end)
 
     def drain(self) -> None:
         """Wait until all has arrived."""

@@ -146,8 +146,10 @@ class Auto(Fixed):
             self._sync.use(self._modes[0])
 
     def _look(self, step: int) -> None:
-        measured, too_much = self._measure(), ALLOWED if self._on_trial else TOO_MUCH
-        self._on_trial, in_use = False, self._sync.mode
+        measured, in_use = self._measure(), self._sync.mode
+        # After the last way for gradients hosts train by themselves, which costs more than a few hundredths of time.
+        too_much = ALLOWED if self._on_trial and in_use != GRADIENTS[-1] else TOO_MUCH
+        self._on_trial = False
         lost = measured.lost_in(in_use)
         if self._link is None:
             why = f"the mildest that loses less than {ALLOWED:.0%} of the time"

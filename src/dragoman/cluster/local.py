@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.cluster.across import Exchange, Hosts, total
-from dragoman.cluster.estimate import BLOCK
 from dragoman.cluster.gradients import flatten, parts
+from dragoman.cluster.wire import blocks, chunks
 
 MOMENTUM = "outer_momentum"  # its name in a checkpoint
 
@@ -110,13 +110,17 @@ class Local:
             return
         slice, exchange = self._sending
         common, momentum = (each[slice.start : slice.end] for each in (self._common, self._momentum))
-        difference = exchange.wait()
-        momentum.mul_(self.decay).add_(difference)
-        difference = difference.add(momentum, alpha=self.decay).mul_(self.learning_rate)
-        # The common weights move; mine move from where the others saw me to there.
-        common.sub_(difference)
-        move = exchange.sent() - difference
-        torch._foreach_add_(slice.weights, parts(move, slice.weights))
+        differences = exchange.wait()
+        for start, end in chunks(differences):
+            difference = differences[start:end]
+            if self.decay:
+                momentum[start:end].mul_(self.decay).add_(difference)
+                difference.add_(momentum[start:end], alpha=self.decay)
+            difference.mul_(self.learning_rate)
+            # The common weights move; mine move from where the others saw me to there.
+            common[start:end].sub_(difference)
+            torch.sub(exchange.sent(start, end), difference, out=difference)
+        torch._foreach_add_(slice.weights, parts(differences, slice.weights))
         self._sending = None
 
     def _average(self, tensors: list[Tensor], base: Tensor) -> None:
@@ -133,16 +137,15 @@ class Local:
 
 def lengthen(mean: Tensor, values: list[Tensor], shares: list[float]) -> Tensor:
     """Return the mean of differences, each block made as long as the blocks it is the mean of."""
-    pad = (0, -len(mean) % BLOCK)
 
     def square(difference: Tensor) -> Tensor:
-        return torch.nn.functional.pad(difference, pad).view(-1, BLOCK).square().sum(1)
+        return blocks(difference).square().sum(1)
 
     lengths = total([square(each) * share for each, share in zip(values, shares, strict=True)])
     # Pure noise makes the mean shorter by the root of the sum of squared shares; more than that is chance.
     most = 1 / sum(share**2 for share in shares)
     gain = (lengths / square(mean)).nan_to_num(1.0).clamp(1.0, most).sqrt()
-    return mean * gain.repeat_interleave(BLOCK)[: len(mean)]
+    return blocks(mean).mul(gain[:, None]).view(-1)[: len(mean)]
 
 
 class Slice:

@@ -36,13 +36,12 @@ def encode(values: Tensor, wire: str, more: Tensor | None = None, weight: float 
         if more is not None:
             part.add_(more[start:end], alpha=weight)
         rows = slice(start // BLOCK, -(-end // BLOCK))
-        short = -len(part) % BLOCK
-        block = (torch.nn.functional.pad(part, (0, short)) if short else part).view(-1, BLOCK)
+        block = blocks(part)
         scale = block.abs().amax(1).div_(LEVELS[wire]).to(torch.bfloat16)
         factor = scale.to(torch.float32)[:, None]
         rounded = block.div(factor.clamp_min(torch.finfo(torch.float32).tiny)).round_()
         scales[rows] = scale
-        _pack(rounded.to(torch.int8), wholes[rows])
+        _pack(rounded, wholes[rows])
         part.sub_(rounded.mul_(factor).view(-1)[: len(part)])
     return data
 
@@ -55,7 +54,7 @@ def decode(data: Tensor, numbers: int, wire: str, start: int = 0, end: int | Non
     rows = slice(start // BLOCK, -(-end // BLOCK))
     _, wholes, scales = _room(numbers, wire, data.device, data)
     factor = scales[rows].to(torch.float32)[:, None]
-    return torch.mul(_unpack(wholes[rows]), factor).view(-1)[: end - start]
+    return _unpack(wholes[rows]).mul_(factor).view(-1)[: end - start]
 
 
 def chunks(values: Tensor) -> list[tuple[int, int]]:
@@ -76,20 +75,31 @@ def _room(
     return data, wholes.view(torch.int8).view(blocks, width), scales.view(torch.bfloat16)
 
 
-def _pack(wholes: Tensor, room: Tensor) -> None:
-    """Put whole numbers into bytes; four bits suffice where two have room in one: a block's first half goes below."""
+def blocks(values: Tensor) -> Tensor:
+    """Return flat numbers as rows of a block each, the last one filled with zeros."""
+    short = -len(values) % BLOCK
+    return (torch.nn.functional.pad(values, (0, short)) if short else values).view(-1, BLOCK)
+
+
+def _pack(rounded: Tensor, room: Tensor) -> None:
+    """Put whole numbers into bytes; of two small ones, one in each half of a block, low + 16 · high has room in one."""
     if room.shape[1] == BLOCK:
-        room.copy_(wholes)
+        room.copy_(rounded)
     else:
-        low, high = wholes[:, : BLOCK // 2], wholes[:, BLOCK // 2 :]
-        torch.bitwise_or(low & 15, high << 4, out=room)
+        low, high = rounded[:, : BLOCK // 2], rounded[:, BLOCK // 2 :]
+        room.copy_(low.add(high, alpha=16))
 
 
 def _unpack(packed: Tensor) -> Tensor:
-    """Return the whole numbers of ``_pack``."""
+    """Return the whole numbers of ``_pack``, as float32."""
+    bytes_ = packed.to(torch.float32)
     if packed.shape[1] == BLOCK:
-        return packed
-    return torch.cat([packed << 4 >> 4, packed >> 4], dim=1)  # shifting right keeps the sign
+        return bytes_
+    wholes = bytes_.new_empty(len(packed), BLOCK)
+    low, high = wholes[:, : BLOCK // 2], wholes[:, BLOCK // 2 :]
+    torch.mul(bytes_, 1 / 16, out=high).round_()
+    torch.sub(bytes_, high, alpha=16, out=low)
+    return wholes
 
 
 class Gather:

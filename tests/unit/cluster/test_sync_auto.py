@@ -121,11 +121,19 @@ def test_another_link_makes_it_think_again(told, mbit, mode):
 def test_waiting_more_than_estimated_makes_it_stronger(told):
     sync, chooser, decisions, _ = told
     go(chooser, FIRST, 2.1)
-    go(chooser, FIRST, 0.12)  # soon after a choice: is it what was hoped for?
+    go(chooser, FIRST, 0.2)  # soon after a choice: is it what was hoped for?
     assert sync.mode == Mode("local", "int4", 2)
-    assert "13% of the time was spent on the exchange" in decisions[-1].why
+    assert "19% of the time was spent on the exchange" in decisions[-1].why
     go(chooser, FIRST, 0.12)  # now local/2 has failed, too, and int4 is not taken again
     assert sync.mode == Mode("local", "int4", 4)
+
+
+def test_a_little_waiting_is_no_reason_to_train_apart(told):
+    sync, chooser, decisions, _ = told
+    go(chooser, FIRST, 2.1)
+    go(chooser, FIRST, 0.12)
+    assert sync.mode == Mode("compressed", "int4")
+    assert len(decisions) == 1
 
 
 def test_a_mode_that_passed_its_trial_may_wait_a_little_more(told):
