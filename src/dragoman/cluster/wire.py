@@ -67,12 +67,12 @@ def _room(
     numbers: int, wire: str, device: torch.device, data: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return bytes for that many numbers, new if not given, as rows of wholes and scales, one for each block."""
-    blocks = -(-numbers // BLOCK)
+    count = -(-numbers // BLOCK)
     width = BLOCK // 2 if wire == "int4" else BLOCK
     if data is None:
-        data = torch.empty(blocks * (width + BYTES["bf16"]), dtype=torch.uint8, device=device)
-    wholes, scales = data[: blocks * width], data[blocks * width :]
-    return data, wholes.view(torch.int8).view(blocks, width), scales.view(torch.bfloat16)
+        data = torch.empty(count * (width + BYTES["bf16"]), dtype=torch.uint8, device=device)
+    wholes, scales = data[: count * width], data[count * width :]
+    return data, wholes.view(torch.int8).view(count, width), scales.view(torch.bfloat16)
 
 
 def blocks(values: Tensor) -> Tensor:
