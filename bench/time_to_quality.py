@@ -4,6 +4,7 @@
                                                                  dragoman data get multi30k-en-de)
     python bench/time_to_quality.py --corpus DIR --peer eole     its files are elsewhere; then 60 minutes of a peer
     python bench/time_to_quality.py --set train.average=none     another recipe, to tune it on val alone
+    python bench/time_to_quality.py --directory DIR              keep all; later, ours is not trained again
     python bench/time_to_quality.py --quick                      the recipe tiny on the built-in corpus, 3 minutes
 
 Starts `dragoman train` without a dataset: preparing, starting and the scoring beside the training all count. Of every
@@ -11,7 +12,7 @@ checkpoint the lane scores the exported model on val; all models are kept. At ea
 those that had been scored by then, and afterwards, not counted, its BLEU on test (test_2016_flickr), by the exported
 model, with sacreBLEU's interval. Test chooses nothing.
 
-A peer gets the subwords that we made, which is not counted, then as long on as many cores; it saves every 100
+A peer gets the subwords that we made, which is not counted, then as long on as many cores; it saves every 250
 steps, and its own program translates val and test afterwards, which is not counted either, with the same beam. Its
 recipe is `documented`, what its documentation says (Eole has nothing for small data: optimizer, schedule and dropout of
 its WMT17 recipe, with the shape and batch of ours), or `ours`, our recipe as far as it has words for it.
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,7 +54,7 @@ MARKS = (1 / 6, 1 / 3, 1 / 2, 1)  # of the minutes
 KEEP_ALL = ["checkpoint.keep_best=100000"]
 END_SECONDS = 300  # to end by itself when asked to
 ENVIRONMENTS = Path("~/.cache/dragoman-bench")
-PEER_SAVES = 100  # steps
+PEER_SAVES = 250  # steps
 # Without it Eole 0.6.4 trains an encoder without these biases, and translates with what memory holds in their place.
 LOADABLE = {"add_final_linear_bias": True}
 # In the peer's own words, beside the shape and the tokens per step of our recipe.
@@ -95,7 +97,19 @@ def train_for(command: list[str], minutes: float, log: Path, **environment: str)
 
 
 def train_ours(given: Any, directory: Path) -> tuple[RunDir, list[Point]]:
-    run = RunDir(directory / "run")
+    run, started = RunDir(directory / "run"), directory / "started"
+    if not started.exists():
+        began = train_recipe(given, run, directory)
+        started.write_text(f"{began}\n", "utf-8")
+    began = float(started.read_text("utf-8"))
+    return run, [
+        Point((line["time"] - began) / 60, line["step"], line["bleu"], run.path / line["model"])
+        for line in read_json_lines(run.scores)
+        if line["set"] == "dev"
+    ]
+
+
+def train_recipe(given: Any, run: RunDir, directory: Path) -> float:
     settings = [*KEEP_ALL, f'data.directory="{directory / "datasets"}"', *given.set]
     if given.corpus:
         for split, name in SETS.items():
@@ -103,12 +117,7 @@ def train_ours(given: Any, directory: Path) -> tuple[RunDir, list[Point]]:
             settings.append(f"data.{split}={paths}")
     command = [*DRAGOMAN, "train", given.recipe, "--run", str(run.path), "--workers", str(given.workers)]
     command += [part for each in settings for part in ("--set", each)]
-    began = train_for(command, given.minutes, directory / "log", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    lines = [line for line in read_json_lines(run.scores) if line["set"] == "dev"]
-    return run, [
-        Point((line["time"] - began) / 60, line["step"], line["bleu"], run.path / line["model"])
-        for line in lines
-    ]
+    return train_for(command, given.minutes, directory / "log", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
 
 
 def train_peer(
@@ -156,19 +165,23 @@ def train_peer(
         ]
         words += ["--output", str(output), "--beam_size", str(recipe.evaluate.beam)]
         words += ["--batch_type", "sents", "--batch_size", "64", "--compute_dtype", "fp32"]
-        said = subprocess.run(words, capture_output=True, text=True, check=False, cwd=work)
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+        said = subprocess.run(words, capture_output=True, text=True, check=False, cwd=work, env=alone)
         if said.returncode:
             sys.exit(f"{' '.join(words)} failed:\n{said.stderr[-3000:]}")
         return [subwords.decode(line.split()) for line in output.read_text("utf-8").splitlines()]
 
-    points = []
-    for checkpoint in (work / "model").glob("step_*"):
+    def point(checkpoint: Path) -> Point:
         written = max(file.stat().st_mtime for file in checkpoint.iterdir())
-        if written <= began + 60 * given.minutes:  # later ones it wrote when asked to end
-            found = score(translate(checkpoint, "dev"), dataset.text("dev")[1], tgt_lang=recipe.data.tgt_lang)
-            step = int(checkpoint.name.removeprefix("step_"))
-            points.append(Point((written - began) / 60, step, found["bleu"], checkpoint))
-    return sorted(points, key=lambda point: point.minutes), translate
+        found = score(translate(checkpoint, "dev"), dataset.text("dev")[1], tgt_lang=recipe.data.tgt_lang)
+        step = int(checkpoint.name.removeprefix("step_"))
+        return Point((written - began) / 60, step, found["bleu"], checkpoint)
+
+    with ThreadPoolExecutor(given.workers) as cores:
+        points = list(cores.map(point, (work / "model").glob("step_*")))
+    # The last one it wrote when asked to end.
+    in_time = [point for point in points if point.minutes <= given.minutes]
+    return sorted(in_time, key=lambda point: point.minutes), translate
 
 
 def at_marks(points: list[Point], minutes: float, test: Callable[[Path], Scores]) -> list[dict[str, Any]]:
@@ -213,7 +226,7 @@ def main() -> None:
     parser.add_argument("--peer", choices=list(DOCUMENTED), help="let it have as long afterwards")
     parser.add_argument("--peer-recipe", choices=("documented", "ours"), default="documented")
     parser.add_argument("--environments", type=Path, default=ENVIRONMENTS, help="where peers are kept")
-    parser.add_argument("--directory", type=Path, help="keep what was made there")
+    parser.add_argument("--directory", type=Path, help="keep what is made there")
     given = parser.parse_args()
     if given.quick:
         given.recipe, given.minutes, given.corpus = "tiny", 3, None
@@ -228,7 +241,7 @@ def main() -> None:
 
 def measure(given: Any, directory: Path) -> dict[str, Any]:
     """Let us and the peer train one after the other, and show what each had when."""
-    if (directory / "run").exists():
+    if (directory / "run").exists() and not (directory / "started").exists():
         sys.exit(f"{directory / 'run'} exists: a run that goes on would not begin with raw text")
     run, points = train_ours(given, directory)
     recipe, dataset = load_recipe(str(run.recipe)), Dataset.open(Path(read_json(run.facts)["dataset"]))

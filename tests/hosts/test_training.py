@@ -167,10 +167,15 @@ def assert_taken_back(lab: Lab, training: Training, expected: dict[int, float]) 
     assert_close(training.run, expected)
 
 
-def slow_steps(lab: Lab) -> None:
+def slow_steps(lab: Lab, rate: str = "5mbit") -> None:
     """Let a step take about a third of a second: 0.2 MB of gradients over a slow link."""
     for host in ("host1", "host2"):
-        lab.slow(host, "5mbit")
+        lab.slow(host, rate)
+
+
+def fast_steps(lab: Lab) -> None:
+    """What was to be disturbed has been."""
+    slow_steps(lab, "1gbit")
 
 
 def signal_workers(lab: Lab, host: str, name: str) -> None:
@@ -235,6 +240,7 @@ def test_a_link_that_is_cut_for_a_while_costs_only_time(lab, start, alone):
     time.sleep(3)  # about 20 s in all
     lab.restore("host2")
     training.wait_for("it goes on, after")
+    fast_steps(lab)
     said = training.end()
     assert RESUMED not in said
     assert_close(training.run, alone)
@@ -264,6 +270,7 @@ def test_a_worker_that_is_stopped_is_named_within_a_minute(lab, start, alone):
     training.wait_for("rank 1 on host2: no sign of life", seconds=60)
     assert time.monotonic() - stopped < 60
     training.wait_for("gives up")
+    fast_steps(lab)
     training.wait_for(RESUMED)
     training.end()
     assert_close(training.run, alone)
@@ -291,6 +298,7 @@ def test_a_stop_reaches_all_hosts(lab, start, alone):
     said = training.end(code=130)
     assert "stopping all hosts" in said
     assert "state saved; run the same command to go on" in said
+    fast_steps(lab)
     again = start(lab)
     again.wait_for(RESUMED)
     again.end()

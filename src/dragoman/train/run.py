@@ -142,6 +142,8 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
         moments=lambda: optimizer.state().values(),
         averages=lambda: average.state().values() if average is not None else (),
     )
+    if recipe.optimizer.name == "muon" and world.size > 1 and sync.hosts.workers > 1:
+        optimizer.share(sync.hosts.here)
     job = Job(
         recipe=recipe,
         run=run,

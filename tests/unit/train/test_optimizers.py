@@ -7,7 +7,9 @@ from torch import Tensor
 
 from dragoman import config
 from dragoman.model.transformer import Transformer, is_fused
+from dragoman.train import optimizers
 from dragoman.train.optimizers import OPTIMIZERS, Optimizer, build_optimizer, orthogonalise
+from tests.unit.cluster.test_sync_gradients import together
 
 D_MODEL = 16
 SHAPE = config.Model(layers=1, d_model=D_MODEL, heads=2, feed_forward=32, dropout=0.0)
@@ -114,6 +116,30 @@ def test_parts_of_a_fused_projection_are_orthogonalised_apart():
         updates[part_scale] = before - qkv.detach()
     # A thousandfold gradient of q changes nothing, neither for q nor for k and v.
     torch.testing.assert_close(updates[1.0], updates[1000.0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("members", [2, 3, 20])  # for 15 matrices, so that some have none
+def test_workers_share_the_orthogonalising_and_take_the_same_steps(members, monkeypatch):
+    def take_steps(model, optimizer):
+        for step in range(3):
+            set_gradients(model, step)
+            model.decoder.layers[0].feed_forward.up.weight.grad = None
+            optimizer.step(0.01)
+        return weights(model)
+
+    workers = [build(name="muon") for _ in range(members)]
+
+    def work(rank, team):
+        workers[rank][1].share(team)
+        return take_steps(*workers[rank])
+
+    done: list[None] = []
+    monkeypatch.setattr(optimizers, "orthogonalise", lambda stack: done.append(None) or orthogonalise(stack))
+    alone = take_steps(*build(name="muon"))
+    needed = len(done)
+    for found in together(work, members):
+        assert all(torch.equal(found[name], weight) for name, weight in alone.items())
+    assert len(done) == 2 * needed  # each matrix once, whatever the number of workers
 
 
 def test_orthogonalise_brings_singular_values_near_one():
