@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.cluster.estimate import all_reduce_bytes
 from dragoman.cluster.wire import Gather, Group, chunks, decode, encode
 from dragoman.cluster.world import World
 
@@ -38,16 +37,6 @@ class Hosts:
     def share(self) -> float:
         """The workers of this host, as a share of all."""
         return self.shares[self.number]
-
-    def most(self, values: Tensor) -> int:
-        """Turn every number into the largest of all workers', and return the bytes that were sent for it."""
-        if self.workers > 1:
-            dist.all_reduce(values, dist.ReduceOp.MAX, group=self.here)
-        if self.across is not None:
-            dist.all_reduce(values, dist.ReduceOp.MAX, group=self.across)
-        if self.workers > 1:
-            dist.broadcast(values, self.first, group=self.here)
-        return all_reduce_bytes(values.numel() * values.element_size(), self.count)
 
 
 def find_hosts(world: World, timeout_seconds: float) -> Hosts:

@@ -3,7 +3,7 @@
 The workers of a host sum theirs in full; then the hosts exchange theirs while the backward pass goes on, and all sum
 them alike. The embedding's gradient goes in two parts. What it is owed as the output projection is whole and ready
 first, so it hides behind all of the backward pass. What it is owed as a table of words is ready last, but few of
-its rows are not zero.
+its rows are not zero; which ones is told before anything else, when the link is still free.
 """
 
 from itertools import pairwise
@@ -27,6 +27,7 @@ class Quantised(Keeping):
         self._rows: dict[tuple[nn.Parameter, ...], Tensor] = {}  # the residuals of a bucket's weights
         self._sending: list[tuple[Tensor, Exchange]] = []
         self._table = _Table(model) if isinstance(model, Transformer) else None
+        self._looked_up: Exchange | None = None
         self.enter()
 
     def enter(self) -> None:
@@ -35,7 +36,7 @@ class Quantised(Keeping):
 
     def leave(self) -> None:
         if self._table is not None:
-            self._table.model.tie()
+            self._table.tie()
 
     @torch.no_grad()
     def bucket(self, bucket: Bucket) -> Answer:
@@ -72,13 +73,16 @@ class Quantised(Keeping):
     def _send_projection(self, projection: Tensor) -> None:
         """Begin with the first gradient of a step's last backward pass."""
         if self.is_last and self._table is not None and projection.grad is not None:
+            used = self._table.take_used()
+            self._sum_here(used)
+            self._looked_up = Exchange(self.hosts, used.clamp_(max=1), self.wire, total)
+            self.bytes_sent += self._looked_up.bytes_sent
             self._send((self._table.weight,), projection.grad.view(-1))
 
     def _send_rows(self, table: "_Table") -> tuple[Tensor, Tensor]:
         """Begin with the last gradients, the rows that any worker looked up; return which, and where theirs come."""
-        used = table.gradient.ne(0).any(1).to(torch.uint8)
-        self.bytes_sent += self.hosts.most(used)
-        indices = used.nonzero().view(-1)
+        assert self._looked_up is not None
+        indices = self._looked_up.wait().nonzero().view(-1)
         rows = table.gradient.index_select(0, indices).div_(self.loss_scale)
         self._sum_here(rows)
         lost = rows.clone()
@@ -115,11 +119,27 @@ class _Table:
 
     def __init__(self, model: Transformer) -> None:
         self.model, self.weight = model, model.get_parameter("embedding.weight")
+        self._used = self.weight.new_zeros(len(self.weight))
 
     def untie(self) -> Tensor:
-        """Let the output collect a gradient of its own from now on, in the tensor returned."""
+        """Let the output collect a gradient of its own from now on, in the tensor returned; note what is looked up."""
         self._projection = self.model.untie()
+        self._noting = self.model.embedding.register_forward_pre_hook(self._note)
         return self._projection
+
+    def tie(self) -> None:
+        """Undo ``untie``."""
+        self._noting.remove()
+        self.model.tie()
+
+    def _note(self, embedding: nn.Module, ids: tuple[Tensor]) -> None:
+        if torch.is_grad_enabled():
+            self._used[ids[0]] = 1
+
+    def take_used(self) -> Tensor:
+        """Return a one for each row that was looked up since the last call."""
+        used, self._used = self._used, torch.zeros_like(self._used)
+        return used
 
     @property
     def gradient(self) -> Tensor:

@@ -53,6 +53,15 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def agree(self, numbers: list[float]) -> list[float]:
+        """Return the sums of a few numbers over all workers. Gloo's all-reduce takes twice as many round trips."""
+        if self.size == 1:
+            return numbers
+        mine = torch.tensor(numbers, dtype=torch.float64)
+        everybodys = mine.new_empty(self.size, len(mine))
+        dist.all_gather(list(everybodys.unbind()), mine)
+        return everybodys.sum(0).tolist()
+
     def share(self, value: Any, source: int = 0) -> Any:
         """Return the ``value`` of one worker, the leader's if none is named, on every worker."""
         if self.size == 1:

@@ -217,9 +217,9 @@ def add_up(job: Job, sums: Tensor, norm: Tensor) -> Totals:
         job.report.wants_early_stop(),
         job.saver.failed,
     ]
-    mine = torch.tensor([*sums.tolist(), norm.item(), *wishes], dtype=torch.float64)
+    mine = [*sums.tolist(), norm.item(), *wishes]
     job.at("agree")
-    totals = Totals(*job.world.sum(mine).tolist())
+    totals = Totals(*job.world.agree(mine))
     if totals.failed:
         job.saver.check()
         raise PeerLost("another worker could not save a checkpoint")

@@ -21,6 +21,7 @@ def test_one_process_is_a_world_of_one(monkeypatch):
 def test_a_world_of_one_adds_up_and_shares_with_itself():
     world = World()
     assert world.sum(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
+    assert world.agree([1.0, 2.0]) == [1.0, 2.0]
     assert world.share({"a": 1}) == {"a": 1}
 
 
