@@ -102,6 +102,11 @@ def _unpack(packed: Tensor) -> Tensor:
     return wholes
 
 
+def add_up(values: Tensor, group: Group) -> None:
+    """Turn numbers into the sums of all members'."""
+    dist.all_reduce(values, group=group)
+
+
 class Gather:
     """Everybody's bytes for as many numbers, on their way."""
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman import config
 from dragoman.cluster.gradients import parts
-from dragoman.cluster.wire import Group
+from dragoman.cluster.wire import Group, add_up
 from dragoman.model.transformer import is_fused
 
 
@@ -171,7 +170,7 @@ def orthogonalise_all(matrices: list[Tensor], team: Group | None) -> list[Tensor
         stack = orthogonalise(torch.stack([matrices[place] for place in places]))
         torch._foreach_copy_([directions[place] for place in places], list(stack))
     if team is not None:
-        dist.all_reduce(row, group=team)  # others have zeros where one has numbers
+        add_up(row, team)  # others have zeros where one has numbers
     return directions
 
 
