@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.files import read_json_lines
+from dragoman.recipe import load_recipe
 from dragoman.rundir import RunDir
 
-# A step of about one second on one core each: tokens per step on the machine where this was written.
+# What two workers share; `Bench.one_second` makes it a step of one second.
 MODELS = {
     "tiny": ["train.tokens_per_step=8192", "train.micro_batch_tokens=2048"],
     "7.5M": [
@@ -19,6 +20,7 @@ MODELS = {
     ],
 }  # fmt: skip
 QUIET = [
+    'train.precision="float32"',
     'data.dev="builtin:500"', 'data.test="builtin:4"', "evaluate.beam=1", "evaluate.every_steps=1000000",
     "checkpoint.every_steps=1000000", "checkpoint.every_minutes=0",
     "log.every_steps=10", "log.samples_every=0", "log.tensorboard=false",
@@ -70,6 +72,18 @@ class Bench:
         ]
         for name, process in zip(names, started, strict=True):
             self.finish(name, process)
+
+    def one_second(self, settings: list[str]) -> list[str]:
+        """Return the settings with steps that take each of two workers about a second to compute, on this machine."""
+        self.alone([*settings, "train.steps=12"], ["trial"])
+        train = load_recipe(str(self.run("trial").recipe)).train
+        micro_batches = train.tokens_per_step // train.tokens_per_micro_batch
+        tokens = round(train.tokens_per_micro_batch * 2 / self.figures("trial")["step_seconds"])
+        return [
+            *settings,
+            f"train.tokens_per_step={tokens * micro_batches}",
+            f"train.micro_batch_tokens={tokens}",
+        ]
 
     def figures(self, name: str) -> dict[str, Any]:
         """Return speed, bytes and dev loss of a finished run."""

@@ -35,7 +35,7 @@ MODES = [
 def measure_speed(
     bench: Bench, model: str, network: str, modes: list[str], steps: int, rounds: int
 ) -> list[dict[str, Any]]:
-    settings = [*MODELS[model], f"train.steps={steps}"]
+    settings = [*bench.one_second(MODELS[model]), f"train.steps={steps}"]
     rows: dict[str, list[dict[str, Any]]] = {}
     for _ in range(rounds):
         bench.alone(settings, ["alone"])

@@ -51,6 +51,14 @@ def test_dropout_and_optimizers_do_not_break_the_agreement(toy):
     assert pair == pytest.approx(alone, rel=1e-4)
 
 
+def test_half_precision_on_a_cpu_keeps_the_agreement(toy):
+    # Rounding to 8 bits turns a difference in the last place of a float32 sum into a larger one, now and then.
+    half = ("--set", "train.precision=bf16", *STEPS)
+    alone, pair, again = (step_losses(toy.train(f"run{n}", *half, workers=min(n, 2))) for n in (1, 2, 3))
+    assert pair == pytest.approx(alone, rel=1e-3)
+    assert pair == again
+
+
 def test_dropout_of_subwords_is_the_same_for_all_and_after_a_restart(toy):
     def trained(run, workers, steps):
         path = toy.train(run, "--set", "vocab.dropout=0.2", "--set", f"train.steps={steps}", workers=workers)

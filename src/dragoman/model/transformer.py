@@ -64,7 +64,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        return self.down(relu_dropped(self.up(x_BTD), dropout))  # type: ignore[no-any-return]
+        # Of a matrix, a product is no view: changing it in place costs its gradient no copies.
+        inner_NF = relu_dropped(self.up(x_BTD.flatten(0, 1)), dropout)
+        return self.down(inner_NF).view_as(x_BTD)  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):

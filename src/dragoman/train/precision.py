@@ -1,18 +1,31 @@
-"""Number formats: which one a device computes in, and the loss scale that keeps fp16 gradients alive."""
+"""Number formats: which one the world computes in, and the loss scale that keeps fp16 gradients alive."""
 
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from dragoman.cluster.world import World
 from dragoman.errors import UserError
 from dragoman.train.checkpoint import State
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+MILDEST_FIRST = ("float32", "fp16", "bf16")  # a GPU that has bf16 has fp16, and everything has float32
+BF16_UNITS = (
+    "avx512_bf16",
+    "amx_bf16",
+)  # of a CPU, as torch calls them; others compute bf16 slower than float32
+NARROW = 128  # below, what is no product outweighs what bf16 gains in products (decision 14)
 FIRST_LOSS_SCALE = 2.0**15
 GROW_AFTER_STEPS = 2000
 
 
-def choose_precision(wanted: str, device: torch.device) -> str:
+def agree_on_precision(world: World, wanted: str, d_model: int) -> str:
+    """Return what all workers compute in: their devices may differ, and then it is what all of them do well."""
+    choices: list[str] = world.gather(choose_precision(wanted, world.device, d_model))
+    return min(choices, key=MILDEST_FIRST.index)
+
+
+def choose_precision(wanted: str, device: torch.device, d_model: int) -> str:
     """Return float32, bf16 or fp16: what was asked for, or for ``auto`` what the device does well."""
     if wanted == "fp16" and device.type != "cuda":
         raise UserError(
@@ -22,9 +35,10 @@ def choose_precision(wanted: str, device: torch.device) -> str:
         )
     if wanted != "auto":
         return wanted
-    if device.type != "cuda":
-        return "float32"
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    has_units = any(torch.cpu.get_capabilities().get(unit) for unit in BF16_UNITS)
+    return "bf16" if has_units and d_model >= NARROW else "float32"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

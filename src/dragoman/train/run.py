@@ -52,7 +52,7 @@ from dragoman.train.evaluate import fixed_sample, whole_split
 from dragoman.train.loop import Ending, Job, load, train
 from dragoman.train.optimizers import build_optimizer
 from dragoman.train.peak import device_name, gpu_id, measure_peak
-from dragoman.train.precision import FIRST_LOSS_SCALE, choose_precision
+from dragoman.train.precision import FIRST_LOSS_SCALE, agree_on_precision
 from dragoman.train.reporter import Reporter
 from dragoman.train.schedules import describe
 
@@ -130,7 +130,7 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
     torch.manual_seed(recipe.train.seed)
     model = Transformer(recipe.model, dataset.vocab_size).to(world.device)
     tokens_per_micro_batch = recipe.train.tokens_per_micro_batch
-    precision = choose_precision(recipe.train.precision, world.device)
+    precision = agree_on_precision(world, recipe.train.precision, recipe.model.d_model)
     optimizer = build_optimizer(model, recipe.optimizer, recipe.model.d_model)
     average = MovingAverage(model, recipe.train.ema_decay) if recipe.train.average == "ema" else None
     watch = start_watch(world, recipe.cluster, report)

@@ -27,7 +27,7 @@ from dragoman.train.average import MovingAverage
 from dragoman.train.evaluate import to_device
 from dragoman.train.optimizers import build_optimizer
 from dragoman.train.peak import device_name
-from dragoman.train.precision import autocast, choose_precision
+from dragoman.train.precision import agree_on_precision, autocast
 
 TRIAL_TOKENS = 256  # of a first micro-batch, which tells how much can be measured
 FEWEST = 2  # micro-batches, however slow the machine
@@ -48,7 +48,7 @@ def compute(recipe: str, vocab_size: int, shapes: list[Shape], budget: float) ->
     model = Transformer(cfg.model, vocab_size).to(world.device)
     optimizer = build_optimizer(model, cfg.optimizer, cfg.model.d_model)
     average = MovingAverage(model, cfg.train.ema_decay) if cfg.train.average == "ema" else None
-    precision = choose_precision(cfg.train.precision, world.device)
+    precision = agree_on_precision(world, cfg.train.precision, cfg.model.d_model)
 
     def run(shape: Shape) -> tuple[float, float]:
         return time_micro_batch(model, shape, vocab_size, precision, cfg.train.label_smoothing, world)

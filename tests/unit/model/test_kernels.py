@@ -131,6 +131,20 @@ def test_attention_is_torchs_with_a_dropped_weight(masks, case):
     torch.testing.assert_close(found, gradients(expected, *given))
 
 
+@pytest.mark.parametrize("p", [0.0, P])
+def test_attention_in_half_precision_is_that_in_float32_but_for_rounding(p):
+    (packed,) = inputs((3, 5, 24))
+    half = packed.detach().bfloat16().requires_grad_()
+    outputs = []
+    for given in (packed, half):
+        torch.manual_seed(4)
+        outputs.append(attend(given, None, None, 2, p, causal=True))
+    assert outputs[1].dtype is torch.bfloat16
+    torch.testing.assert_close(outputs[1].float(), outputs[0], atol=0.05, rtol=0.05)
+    (expected,), (found,) = gradients(outputs[0], packed), gradients(outputs[1], half)
+    torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.05)
+
+
 def test_attention_without_dropout_is_torchs_own():
     packed, heads = inputs((3, 5, 24))[0], 2
     q, k, v = (part.view(3, 5, heads, 4).transpose(1, 2) for part in packed.chunk(3, -1))

@@ -3,21 +3,57 @@
 import pytest
 import torch
 
+from dragoman.cluster.world import World
 from dragoman.errors import UserError
 from dragoman.train.checkpoint import State
-from dragoman.train.precision import GROW_AFTER_STEPS, autocast, choose_precision, update_loss_scale
+from dragoman.train.precision import (
+    GROW_AFTER_STEPS,
+    NARROW,
+    agree_on_precision,
+    autocast,
+    choose_precision,
+    update_loss_scale,
+)
 
 CPU = torch.device("cpu")
 
 
-def test_auto_is_float32_on_cpu():
-    assert choose_precision("auto", CPU) == "float32"
-    assert choose_precision("bf16", CPU) == "bf16"
+@pytest.mark.parametrize(
+    ("units", "d_model", "expected"),
+    [
+        ({"avx2": True}, 512, "float32"),
+        ({"avx2": True, "avx512_bf16": False, "amx_bf16": False}, 512, "float32"),
+        ({"avx512_bf16": True}, NARROW, "bf16"),
+        ({"amx_bf16": True}, NARROW, "bf16"),
+        ({"avx512_bf16": True}, NARROW - 8, "float32"),
+    ],
+)
+def test_auto_on_a_cpu_depends_on_its_units_and_the_width(monkeypatch, units, d_model, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units)
+    assert choose_precision("auto", CPU, d_model) == expected
+    assert choose_precision("bf16", CPU, d_model) == "bf16"
+    assert choose_precision("float32", CPU, d_model) == "float32"
+
+
+@pytest.mark.parametrize(
+    ("found", "agreed"),
+    [
+        (["bf16", "bf16"], "bf16"),
+        (["bf16", "float32", "bf16"], "float32"),  # a host with an older CPU
+        (["bf16", "fp16"], "fp16"),  # an A100 and a V100
+    ],
+)
+def test_workers_with_different_devices_agree_on_what_all_do_well(found, agreed):
+    class Mixed(World):
+        def gather(self, value):
+            return found
+
+    assert agree_on_precision(Mixed(), "auto", 512) == agreed
 
 
 def test_fp16_on_cpu_is_refused_with_a_way_out():
     with pytest.raises(UserError, match="fp16") as caught:
-        choose_precision("fp16", CPU)
+        choose_precision("fp16", CPU, 512)
     assert "precision" in caught.value.where
 
 
@@ -26,7 +62,7 @@ def test_fp16_on_cpu_is_refused_with_a_way_out():
 )
 def test_auto_on_a_gpu_depends_on_its_units(monkeypatch, bf16_supported, expected):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16_supported)
-    assert choose_precision("auto", torch.device("cuda", 0)) == expected
+    assert choose_precision("auto", torch.device("cuda", 0), 64) == expected
 
 
 def test_autocast_computes_in_the_chosen_format():
