@@ -7,8 +7,9 @@
 Each peer gets an environment of its own in --environments the first time (minutes, and 1 to 2 GB). All learn from the
 same pairs and the same 8,000 subwords, a Transformer of the same shape with the same dropout, label smoothing,
 optimizer, clipping and real target tokens in a worker's batch, in float32, on the same cores; in what a peer differs
-all the same is printed with the figures. Contestants take turns, in another order in each round, so that other work
-on the machine hits all of them: the median of the rounds' ratios counts, and the spread is shown. The ratio by
+all the same is printed with the figures. Ours takes a second turn with the precision that `auto` chooses, unless that
+is float32 too, and then has a limit of its own. Contestants take turns, in another order in each round, so that other
+work on the machine hits all of them: the median of the rounds' ratios counts, and the spread is shown. The ratio by
 processor time hardly depends on what else the machine does.
 
 Tokens are real target tokens with end-of-sentence. The limit is what the cores would reach if they did nothing but the
@@ -49,7 +50,7 @@ VOCABULARY = 8000
 STEPS = {"small": 40, "base": 15}  # that count; about a minute and a half, and two and a half
 WARM_STEPS = 3
 QUICK_STEPS = 8
-OURS = "dragoman"
+OURS, AUTO = "dragoman", "dragoman, auto"
 GEMM = str(Path(__file__).with_name("gemm.py"))
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
@@ -60,7 +61,7 @@ class Ours:
 
     data: dict[str, Any]
     settings: Sequence[str] = ()
-    name = OURS
+    name: str = OURS
     differs = "each worker's batch is one micro-batch; logits are computed for real tokens alone"
 
     def recipe(self, path: Path, training: Training) -> Path:
@@ -83,6 +84,7 @@ class Ours:
                         "label_smoothing": training.label_smoothing,
                         "clip_norm": training.clip_norm,
                         "seed": training.seed,
+                        "precision": "auto" if self.name == AUTO else "float32",
                     },
                     "optimizer": {"name": "adam", "betas": list(training.betas)},
                     "schedule": {
@@ -120,10 +122,10 @@ class Ours:
             return []
         return [Step(line["time"], line["tokens"]) for line in read_events(events, STEP)]
 
-    def peak(self, work: Path) -> float:
-        """Return the best rate of products that our own start measured, of all workers together."""
-        starts = (read_events(path, START) for path in (work / "run" / "events").glob("rank*.jsonl"))
-        return sum(lines[0]["peak_flops"] or 0.0 for lines in starts)
+    def start(self, work: Path) -> tuple[str, float]:
+        """Return the precision, and the best rate of products that our own start measured, of all workers together."""
+        starts = [read_events(path, START)[0] for path in (work / "run" / "events").glob("rank*.jsonl")]
+        return starts[0]["precision"], sum(line["peak_flops"] or 0.0 for line in starts)
 
 
 def find_data(where: str, directory: Path) -> dict[str, Any]:
@@ -173,14 +175,14 @@ def compete(
 ) -> dict[str, Any]:
     """Let all train by turns; return the figures of every round, and the limit."""
     found: dict[str, list[Figures]] = {each.name: [] for each in contestants}
-    rates: list[float] = []
+    rates: dict[str, list[float]] = {OURS: [], AUTO: []}
     shapes: dict[str, float] = {}
     racing = list(contestants)
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, everywhere - set(cores) or everywhere)  # where watching is in nobody's way
     for number in range(rounds):
         measured = rates_on(cores, model, training.tokens, dataset.vocab_size)
-        rates.append(sum(max(each.values()) for each in measured))
+        rates[OURS].append(sum(max(each.values()) for each in measured))
         shapes = {name: max(value, shapes.get(name, 0.0)) for name, value in measured[0].items()}
         # Other batches in every round: those of a peer differ much in padding.
         training = replace(training, seed=number + 1)
@@ -203,9 +205,14 @@ def compete(
                 print(f"{each.name} is left out: it {failure}", file=sys.stderr)
                 racing.remove(each)
                 continue
-            found[each.name].append(figures)
             if isinstance(each, Ours):
-                rates.append(each.peak(work))
+                precision, rate = each.start(work)
+                if each.name == AUTO and precision == "float32":
+                    print("auto is float32 here, too", file=sys.stderr)
+                    racing.remove(each)
+                    continue
+                rates[each.name].append(rate)
+            found[each.name].append(figures)
             print(
                 f"{model}, workers: {training.workers}, round {number + 1}: {each.name} "
                 f"{figures.tokens_per_second:,.0f} tokens/s",
@@ -213,15 +220,19 @@ def compete(
                 flush=True,
             )
     os.sched_setaffinity(0, everywhere)
-    limit = max(rates) / operations_per_token(training.shape, dataset)
+    operations = operations_per_token(training.shape, dataset)
+    limits = {name: max(each) / operations for name, each in rates.items() if each}
+    limit = limits[OURS]
     return {
         "model": model,
         "workers": training.workers,
         "tokens_per_batch": training.tokens,
         "limit_tokens_per_second": round(limit, 1),
-        "best_gflops": round(max(rates) / 1e9, 1),
+        "best_gflops": round(max(rates[OURS]) / 1e9, 1),
         "product_gflops": {name: round(value / 1e9, 1) for name, value in shapes.items()},
-        "contestants": [summary(name, found, limit) for name in found if len(found[name]) == rounds],
+        "contestants": [
+            summary(name, found, limits.get(name, limit)) for name in found if len(found[name]) == rounds
+        ],
         "rounds": {
             name: [{key: round(value, 3) for key, value in asdict(each).items()} for each in all_]
             for name, all_ in found.items()
@@ -263,7 +274,7 @@ def show(result: dict[str, Any]) -> None:
     print(
         f"\n{result['model']}, workers: {result['workers']}; limit: {limit:,.0f} tokens/s at {rate:,.1f} GFLOP/s"
     )
-    print(f"{'':12} {'tokens/s':>8} {'spread':>13} {'ours/it':>8} {'spread':>10} {'per CPU s':>10} {'ours/it':>8} "
+    print(f"{'':14} {'tokens/s':>8} {'spread':>13} {'ours/it':>8} {'spread':>10} {'per CPU s':>10} {'ours/it':>8} "
           f"{'of limit':>9} {'1st step':>9} {'memory':>9} {'tokens/step':>12}")  # fmt: skip
     for row in result["contestants"]:
         speed = f"{row['tokens_per_second']:8,.0f} {row['slowest']:7,.0f}–{row['fastest']:<5,.0f}"
@@ -273,7 +284,7 @@ def show(result: dict[str, Any]) -> None:
             f"{row['ours_over_it_by_cpu']:8.2f}" if ratios else f"{'':8}"
         )
         print(
-            f"{row['contestant']:12} {speed} {ratio} {by_cpu} {row['of_limit']:9.1%} "
+            f"{row['contestant']:14} {speed} {ratio} {by_cpu} {row['of_limit']:9.1%} "
             f"{row['first_step_seconds']:7.1f} s {row['peak_mb']:6,} MB {row['tokens_per_step']:12,}"
         )
 
@@ -334,7 +345,7 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     signed = {**signature(), "load_before": round(os.getloadavg()[0], 2)}
     ours = Ours(find_data(given.data, environments / "datasets"), given.set)
-    contestants = [ours, *installed(given.peers, environments)]
+    contestants = [ours, replace(ours, name=AUTO), *installed(given.peers, environments)]
     results = []
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
@@ -372,6 +383,9 @@ def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
         for row in result["contestants"]:
             if row["contestant"] == OURS:
                 found[f"{name} / limit"] = row["of_limit"]
+            elif row["contestant"] == AUTO:
+                found[f"{name}, auto / float32"] = round(1 / row["ours_over_it"], 3)
+                found[f"{name}, auto / limit"] = row["of_limit"]
             elif "ours_over_it" in row:
                 found[f"{name} / {row['contestant']}"] = row["ours_over_it"]
                 found[f"{name} / {row['contestant']}, by processor time"] = row["ours_over_it_by_cpu"]
