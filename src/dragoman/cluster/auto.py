@@ -34,7 +34,7 @@ WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement, and t
 WATCH_STEPS = 100  # between later looks
 TOO_MUCH = 0.15  # of a step's time lost makes it think again, once a mode has passed its trial
 GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
-COMPUTING = ("data", "compute", "agree", "optimizer")  # phases of a step that no other mode makes shorter
+COMPUTING = ("data", "compute", "optimizer")  # phases of a step that no other mode makes shorter
 SAMPLE = 2**20  # numbers whose rounding is timed
 
 
@@ -92,7 +92,9 @@ class Auto(Fixed):
         self._shape = Shape(sum(sizes), max(sizes), sync.world.size, sync.hosts.count)
         self._modes = GRADIENTS[:2] if sync.hosts.count == 1 else GRADIENTS + WEIGHTS
         self._allowed = len(self._modes)  # how many of them, mildest first, dev loss has not ruled out
-        self._steps: list[tuple[float, float, float]] = []  # (computing, waiting, hiding) since the last look
+        # (computing, waiting, hiding) since the last look. Who waits for bytes keeps the others waiting when they
+        # agree. So both count as waiting, and what everybody waits for is the network: nobody computes meanwhile.
+        self._steps: list[tuple[float, float, float]] = []
         self._warm, self._on_trial = False, False
         self._link: Link | None = None  # what the choice was made for; None before the first
         self._hidden_seconds = 0.0
@@ -102,7 +104,7 @@ class Auto(Fixed):
 
     def after_step(self, step: int, spent: Mapping[str, float], cost: Cost) -> None:
         computing = sum(spent[phase] for phase in COMPUTING)
-        self._steps.append((computing, cost.exposed_seconds, cost.hidden_seconds))
+        self._steps.append((computing, cost.exposed_seconds + spent["agree"], cost.hidden_seconds))
         if not self._warm and len(self._steps) == WARM_UP:
             self._steps.clear()
             self._warm = True

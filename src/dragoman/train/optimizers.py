@@ -76,24 +76,24 @@ class Optimizer:
         return self._description
 
 
-def build_optimizer(model: nn.Module, cfg: config.Optimizer, d_model: int) -> Optimizer:
+def build_optimizer(model: nn.Module, cfg: config.Optimizer, d_model: int, precision: str) -> Optimizer:
     """Return the optimizer that ``cfg`` names; the parts of fused projections are ``d_model`` rows each."""
-    return OPTIMIZERS[cfg.name](model, cfg, d_model)
+    return OPTIMIZERS[cfg.name](model, cfg, d_model, precision)
 
 
-def adam(model: nn.Module, cfg: config.Optimizer, d_model: int) -> Optimizer:
+def adam(model: nn.Module, cfg: config.Optimizer, d_model: int, precision: str) -> Optimizer:
     """Adam for every parameter: AdamW without decay."""
     return Optimizer(model, [_adamw(model.parameters(), (), cfg)], f"adam ({_moments(cfg)})")
 
 
-def adamw(model: nn.Module, cfg: config.Optimizer, d_model: int) -> Optimizer:
+def adamw(model: nn.Module, cfg: config.Optimizer, d_model: int, precision: str) -> Optimizer:
     """Adam for every parameter, with decoupled weight decay on the matrices."""
     matrices, others = _matrices_and_others(model)
     description = f"adamw ({_moments(cfg)}, weight decay {cfg.weight_decay:g} on {_count(matrices.values())})"
     return Optimizer(model, [_adamw(others.values(), matrices.values(), cfg)], description)
 
 
-def muon(model: nn.Module, cfg: config.Optimizer, d_model: int) -> Optimizer:
+def muon(model: nn.Module, cfg: config.Optimizer, d_model: int, precision: str) -> Optimizer:
     """Muon for the matrices, Adam for the rest."""
     matrices, others = _matrices_and_others(model)
     settings = f"momentum {cfg.momentum:g}, weight decay {cfg.weight_decay:g}"
@@ -101,10 +101,11 @@ def muon(model: nn.Module, cfg: config.Optimizer, d_model: int) -> Optimizer:
         f"muon ({settings}) for {_count(matrices.values())}; "
         f"adam ({_moments(cfg)}) for the other {_count(others.values())}"
     )
-    return Optimizer(model, [Muon(matrices, cfg, d_model), _adamw(others.values(), (), cfg)], description)
+    rules = [Muon(matrices, cfg, d_model, precision), _adamw(others.values(), (), cfg)]
+    return Optimizer(model, rules, description)
 
 
-OPTIMIZERS: dict[str, Callable[[nn.Module, config.Optimizer, int], Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[nn.Module, config.Optimizer, int, str], Optimizer]] = {
     "adam": adam,
     "adamw": adamw,
     "muon": muon,
@@ -121,8 +122,11 @@ class Muon(torch.optim.Optimizer):
 
     team: Group | None = None  # workers that share the orthogonalising
 
-    def __init__(self, matrices: Mapping[str, nn.Parameter], cfg: config.Optimizer, d_model: int) -> None:
+    def __init__(
+        self, matrices: Mapping[str, nn.Parameter], cfg: config.Optimizer, d_model: int, precision: str
+    ) -> None:
         self._momentum, self._weight_decay = cfg.momentum, cfg.weight_decay
+        self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         groups = [
             {"params": [matrix], "part_rows": d_model if is_fused(name) else len(matrix)}
             for name, matrix in matrices.items()
@@ -149,11 +153,11 @@ class Muon(torch.optim.Optimizer):
                 into += [
                     part if len(part) <= part.shape[1] else part.mT for part in each.split(group["part_rows"])
                 ]
-        for part, direction in zip(weights, orthogonalise_all(updates, self.team), strict=True):
+        for part, direction in zip(weights, orthogonalise_all(updates, self._dtype, self.team), strict=True):
             part.sub_(direction, alpha=learning_rate * 0.2 * math.sqrt(direction.shape[1]))
 
 
-def orthogonalise_all(matrices: list[Tensor], team: Group | None) -> list[Tensor]:
+def orthogonalise_all(matrices: list[Tensor], dtype: torch.dtype, team: Group | None) -> list[Tensor]:
     """Return each matrix orthogonalised. The members of a team, who have the same ones, do a share each."""
     if not matrices:
         return []
@@ -167,14 +171,14 @@ def orthogonalise_all(matrices: list[Tensor], team: Group | None) -> list[Tensor
     row = matrices[0].new_zeros(sum(matrix.numel() for matrix in matrices))
     directions = parts(row, matrices)
     for places in stacks.values():
-        stack = orthogonalise(torch.stack([matrices[place] for place in places]))
+        stack = orthogonalise(torch.stack([matrices[place] for place in places]), dtype)
         torch._foreach_copy_([directions[place] for place in places], list(stack))
     if team is not None:
         add_up(row, team)  # others have zeros where one has numbers
     return directions
 
 
-def orthogonalise(matrices_NRC: Tensor) -> Tensor:
+def orthogonalise(matrices_NRC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return wide matrices (N, rows <= columns) with the same singular vectors and singular values near one.
 
     Five Newton–Schulz iterations ``X ← a·X + (b·XXᵀ + c·(XXᵀ)²)·X`` bring every singular value above 2e-3 of
@@ -182,18 +186,13 @@ def orthogonalise(matrices_NRC: Tensor) -> Tensor:
     """
     a, b, c = 3.4445, -4.7750, 2.0315  # the steepest rise from zero, at the price of not quite reaching one
     norm_N11 = matrices_NRC.norm(dim=(1, 2), keepdim=True).clamp_min(torch.finfo(matrices_NRC.dtype).tiny)
-    x_NRC = (matrices_NRC / norm_N11).to(_newton_schulz_dtype(matrices_NRC.device))
+    x_NRC = (matrices_NRC / norm_N11).to(dtype)
     for _ in range(5):
         gram_NRR = torch.bmm(x_NRC, x_NRC.mT)
         polynomial_NRR = torch.baddbmm(gram_NRR, gram_NRR, gram_NRR, beta=b, alpha=c)
         x_NRC = torch.baddbmm(x_NRC, polynomial_NRR, x_NRC, beta=a)
     orthogonal_NRC: Tensor = x_NRC.to(matrices_NRC.dtype)
     return orthogonal_NRC
-
-
-def _newton_schulz_dtype(device: torch.device) -> torch.dtype:
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def _adamw(

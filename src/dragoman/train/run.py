@@ -131,7 +131,7 @@ def assemble(run: RunDir, recipe: Recipe, world: World, signals: set[int], *, qu
     model = Transformer(recipe.model, dataset.vocab_size).to(world.device)
     tokens_per_micro_batch = recipe.train.tokens_per_micro_batch
     precision = agree_on_precision(world, recipe.train.precision, recipe.model.d_model)
-    optimizer = build_optimizer(model, recipe.optimizer, recipe.model.d_model)
+    optimizer = build_optimizer(model, recipe.optimizer, recipe.model.d_model, precision)
     average = MovingAverage(model, recipe.train.ema_decay) if recipe.train.average == "ema" else None
     watch = start_watch(world, recipe.cluster, report)
     shared = shares_disk(run, world)

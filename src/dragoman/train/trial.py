@@ -46,9 +46,9 @@ def compute(recipe: str, vocab_size: int, shapes: list[Shape], budget: float) ->
     cfg = parse_recipe(recipe, "the recipe")
     torch.manual_seed(world.rank)
     model = Transformer(cfg.model, vocab_size).to(world.device)
-    optimizer = build_optimizer(model, cfg.optimizer, cfg.model.d_model)
-    average = MovingAverage(model, cfg.train.ema_decay) if cfg.train.average == "ema" else None
     precision = agree_on_precision(world, cfg.train.precision, cfg.model.d_model)
+    optimizer = build_optimizer(model, cfg.optimizer, cfg.model.d_model, precision)
+    average = MovingAverage(model, cfg.train.ema_decay) if cfg.train.average == "ema" else None
 
     def run(shape: Shape) -> tuple[float, float]:
         return time_micro_batch(model, shape, vocab_size, precision, cfg.train.label_smoothing, world)

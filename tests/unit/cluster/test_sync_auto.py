@@ -88,8 +88,15 @@ def told(monkeypatch):
     return sync, chooser, decisions, rates
 
 
-def go(chooser, steps, exposed, first=1):
-    spent = {"data": 0.1, "compute": 0.7, "exchange": exposed, "agree": 0.1, "optimizer": 0.1, "logging": 9.0}
+def go(chooser, steps, exposed, first=1, agree=0.0):
+    spent = {
+        "data": 0.1,
+        "compute": 0.8,
+        "exchange": exposed,
+        "agree": agree,
+        "optimizer": 0.1,
+        "logging": 9.0,
+    }
     for step in range(first, first + steps):
         chooser.after_step(step, spent, Cost(0, exposed, 0.3))
 
@@ -126,6 +133,28 @@ def test_waiting_more_than_estimated_makes_it_stronger(told):
     assert "19% of the time was spent on the exchange" in decisions[-1].why
     go(chooser, FIRST, 0.12)  # now local/2 has failed, too, and int4 is not taken again
     assert sync.mode == Mode("local", "int4", 4)
+
+
+def test_waiting_for_a_worker_that_waits_for_bytes_counts_too(told):
+    sync, chooser, decisions, _ = told
+    go(chooser, FIRST, 2.1)
+    go(chooser, FIRST, 0.02, agree=0.18)
+    assert sync.mode == Mode("local", "int4", 2)
+    assert "19% of the time was spent on the exchange" in decisions[-1].why
+
+
+def test_waiting_for_a_worker_that_computes_is_not_the_networks_fault(told, monkeypatch):
+    sync, chooser, decisions, _ = told
+    go(chooser, FIRST, 2.1)
+
+    def gather(value):  # the other one computes for longer, and waits for nobody
+        computing, waiting, *rest = value
+        return [value, (computing + waiting, 0.0, *rest)]
+
+    monkeypatch.setattr(sync.world, "gather", gather)
+    go(chooser, FIRST, 0.2, agree=0.2)
+    assert sync.mode == Mode("compressed", "int4")
+    assert len(decisions) == 1
 
 
 def test_a_little_waiting_is_no_reason_to_train_apart(told):

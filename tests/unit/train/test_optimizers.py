@@ -18,7 +18,7 @@ SHAPE = config.Model(layers=1, d_model=D_MODEL, heads=2, feed_forward=32, dropou
 def build(**settings: object) -> tuple[Transformer, Optimizer]:
     torch.manual_seed(1)
     model = Transformer(SHAPE, 24)
-    return model, build_optimizer(model, config.Optimizer(**settings), D_MODEL)
+    return model, build_optimizer(model, config.Optimizer(**settings), D_MODEL, "float32")
 
 
 def set_gradients(model: Transformer, seed: int) -> None:
@@ -134,7 +134,9 @@ def test_workers_share_the_orthogonalising_and_take_the_same_steps(members, monk
         return take_steps(*workers[rank])
 
     done: list[None] = []
-    monkeypatch.setattr(optimizers, "orthogonalise", lambda stack: done.append(None) or orthogonalise(stack))
+    monkeypatch.setattr(
+        optimizers, "orthogonalise", lambda stack, _: done.append(None) or orthogonalise(stack)
+    )
     alone = take_steps(*build(name="muon"))
     needed = len(done)
     for found in together(work, members):
@@ -155,6 +157,17 @@ def test_orthogonalise_brings_singular_values_near_one():
     one_by_one = torch.cat([orthogonalise(matrix[None]) for matrix in matrices])
     assert torch.equal(orthogonalise(matrices), one_by_one)
     assert torch.equal(orthogonalise(torch.zeros(1, 4, 4)), torch.zeros(1, 4, 4))
+
+
+def test_orthogonalising_in_bf16_is_exact_enough():
+    matrices = torch.randn(2, 16, 48, generator=torch.Generator().manual_seed(1))
+    found, exact = orthogonalise(matrices, torch.bfloat16), orthogonalise(matrices)
+    assert found.dtype is torch.float32
+    assert not torch.equal(found, exact)
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.65
+    assert values.max() < 1.25
+    torch.testing.assert_close(found, exact, atol=0.03, rtol=0.0)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -213,7 +226,7 @@ def test_a_tiny_regression_converges(name):
     torch.manual_seed(1)
     x, true = torch.randn(64, 12), torch.randn(12, 12)
     layer = torch.nn.Linear(12, 12)
-    optimizer = build_optimizer(layer, config.Optimizer(name=name), 12)
+    optimizer = build_optimizer(layer, config.Optimizer(name=name), 12, "float32")
     for step in range(200):
         optimizer.zero_grad()
         assert layer.weight.grad is None
