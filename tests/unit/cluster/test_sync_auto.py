@@ -92,9 +92,9 @@ def go(chooser, steps, exposed, first=1, agree=0.0):
     spent = {
         "data": 0.1,
         "compute": 0.8,
+        "optimizer": 0.1,
         "exchange": exposed,
         "agree": agree,
-        "optimizer": 0.1,
         "logging": 9.0,
     }
     for step in range(first, first + steps):
