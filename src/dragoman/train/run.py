@@ -53,6 +53,7 @@ from dragoman.train.loop import Ending, Job, load, train
 from dragoman.train.optimizers import build_optimizer
 from dragoman.train.peak import device_name, gpu_id, measure_peak
 from dragoman.train.precision import FIRST_LOSS_SCALE, agree_on_precision
+from dragoman.train.products import set_up_products
 from dragoman.train.reporter import Reporter
 from dragoman.train.schedules import describe
 
@@ -70,6 +71,7 @@ def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
     A ``quiet`` one leaves standard output to somebody else.
     """
     keep_memory()
+    set_up_products()
     recipe = load_recipe(str(run.recipe))
     with noted_signals() as signals:
         try:

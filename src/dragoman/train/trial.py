@@ -28,6 +28,7 @@ from dragoman.train.evaluate import to_device
 from dragoman.train.optimizers import build_optimizer
 from dragoman.train.peak import device_name
 from dragoman.train.precision import agree_on_precision, autocast
+from dragoman.train.products import set_up_products
 
 TRIAL_TOKENS = 256  # of a first micro-batch, which tells how much can be measured
 FEWEST = 2  # micro-batches, however slow the machine
@@ -43,6 +44,7 @@ Shape = list[list[int]]  # (src, tgt) lengths of a micro-batch's pairs
 def compute(recipe: str, vocab_size: int, shapes: list[Shape], budget: float) -> dict[str, Any]:
     """Time micro-batches and updates of a recipe's model; what would take longer than ``budget`` seconds in part."""
     world: World = measure.held["world"]
+    set_up_products()
     cfg = parse_recipe(recipe, "the recipe")
     torch.manual_seed(world.rank)
     model = Transformer(cfg.model, vocab_size).to(world.device)
