@@ -7,6 +7,7 @@ Workers find their place in the environment (``join.py`` makes every starter's v
 import os
 import socket
 import sys
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from dragoman.cluster.network import Route, route_to, use_interface
 from dragoman.machine import usable_cores
 
 WATCHDOG_SECONDS = 30
+LEADER_SECONDS = 60  # for the leading worker to listen; then torch says what is wrong
 PATIENCE = timedelta(days=2)  # for a host that prepares a large corpus
 LOOPBACK = Route("lo" if sys.platform == "linux" else "lo0", "127.0.0.1")
 
@@ -110,9 +112,23 @@ def join_world(timeout_seconds: float, interface: str | None = None) -> World:
         use_interface(route.interface)
         # Small decisions travel as CPU tensors over Gloo even where gradients use NCCL: no wait for the GPU.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if rank:
+            _await_leader()
         # The watchdog gives up after the timeout and says why; this is for when it cannot.
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds + WATCHDOG_SECONDS))
     return World(rank, size, local_rank, local_size, device, route)
+
+
+def _await_leader() -> None:
+    """Return once the leading worker listens, or after a while: a refused connection torch tries again late."""
+    leader = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    ends = time.monotonic() + LEADER_SECONDS
+    while time.monotonic() < ends:
+        try:
+            socket.create_connection(leader, timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.01)
 
 
 def is_peer_lost(error: BaseException) -> bool:

@@ -24,12 +24,14 @@ def set_up_products() -> None:
     """Make products in this process fast and forgetful. To be called before the first one: later nothing is read."""
     for name in CAPACITIES:
         os.environ.setdefault(name, str(KEPT_PROGRAMS))
-    if mkl_is_narrow() and torch.backends.mkldnn.is_available():
-        left, right = (torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    if mkl_is_narrow() and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        left, right = (
+            torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)
+        )
         exact = left.double() @ right.double()
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
         if (left @ right - exact).abs().max() > TOLERANCE * SIZE**0.5:
-            torch.backends.mkldnn.matmul.fp32_precision = "none"
+            torch.backends.mkldnn.matmul.fp32_precision = "none"  # type: ignore[attr-defined]
 
 
 def mkl_is_narrow() -> bool:

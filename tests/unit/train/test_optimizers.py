@@ -1,3 +1,5 @@
+"""Optimizers: their formulas, their state, and what they must not cost."""
+
 import math
 
 import pytest
@@ -262,3 +264,17 @@ def test_parameters_without_a_gradient_stay():
 def test_description_says_what_updates_what(settings, text):
     _, optimizer = build(**settings)
     assert optimizer.description() == text
+
+
+def test_building_one_does_not_import_torchs_compiler():
+    program = (
+        "import sys, torch\n"
+        "from dragoman import config\n"
+        "from dragoman.train.optimizers import build_optimizer\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "model(torch.ones(1, 2)).sum().backward()\n"
+        "for name in ('adam', 'adamw', 'muon'):\n"
+        "    build_optimizer(model, config.Optimizer(name=name), 2, 'float32').step(0.1)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -27,7 +27,9 @@ print(json.dumps(told))
 def set_up(kind: str, tolerance: float = products.TOLERANCE, **environment: str) -> dict:
     command = [sys.executable, "-c", PROGRAM, kind, str(tolerance)]
     surroundings = {name: value for name, value in os.environ.items() if name not in products.CAPACITIES}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**surroundings, **environment})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**surroundings, **environment}
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -54,7 +56,12 @@ def test_few_programs_are_kept_unless_the_user_says_otherwise():
     ("vendor", "family", "flags", "expected"),
     [
         ("AuthenticAMD", "26", "fma avx512f avx512_bf16", True),  # Zen 5
-        ("AuthenticAMD", "25", "fma avx512f avx512_bf16", False),  # Zen 4: its units are as wide as MKL uses them
+        (
+            "AuthenticAMD",
+            "25",
+            "fma avx512f avx512_bf16",
+            False,
+        ),  # Zen 4: its units are as wide as MKL uses them
         ("AuthenticAMD", "26", "fma avx2", False),
         ("GenuineIntel", "26", "fma avx512f", False),
     ],
