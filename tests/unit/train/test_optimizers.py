@@ -1,6 +1,8 @@
 """Optimizers: their formulas, their state, and what they must not cost."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
