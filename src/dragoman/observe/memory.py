@@ -127,8 +127,8 @@ def activation_bytes(cfg: config.Model, batch: MicroBatch, *, half: bool, on_gpu
     )  # the loss makes the last state's gradient
     over_source = cfg.num_decoder_layers * width * 2 * value  # k and v of the memory
     kept = batch.sentences * (batch.src * (source + over_source) + batch.tgt * target)
-    if (cfg.attention_dropout or half) and not on_gpu:
-        # The CPU then keeps attention's weights: see model/kernels.py.
+    if not on_gpu:
+        # A CPU keeps attention's weights: see model/kernels.py.
         pairs = cfg.layers * batch.src**2 + cfg.num_decoder_layers * batch.tgt * (batch.tgt + batch.src)
         kept += batch.sentences * cfg.heads * pairs * value
     return kept

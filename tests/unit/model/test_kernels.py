@@ -145,8 +145,8 @@ def test_attention_in_half_precision_is_that_in_float32_but_for_rounding(p):
     torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.05)
 
 
-def test_attention_without_dropout_is_torchs_own():
+def test_attention_without_dropout_is_torchs():
     packed, heads = inputs((3, 5, 24))[0], 2
     q, k, v = (part.view(3, 5, heads, 4).transpose(1, 2) for part in packed.chunk(3, -1))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    assert torch.equal(attend(packed, None, None, heads, 0.0, causal=True), expected)
+    torch.testing.assert_close(attend(packed, None, None, heads, 0.0, causal=True), expected)
