@@ -54,6 +54,9 @@ def parse_recipe(text: str, source: str, overrides: Sequence[str] = ()) -> Recip
         name, value = _parse_override(override)
         _put(values, name, value, override)
         overridden.add(name)
+    for section, field in Recipe.model_fields.items():
+        if field.is_required():
+            values.setdefault(section, {})  # so that what it must have is named
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:

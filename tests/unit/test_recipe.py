@@ -120,7 +120,8 @@ def test_missing_sections_and_fields_are_told_together():
     fix = "add it; `dragoman recipes` shows examples"
     assert complaints("[data]\ntrain = 'builtin'") == [
         ("data.dev is missing", "a.toml, [data] dev", fix),
-        ("train is missing", "a.toml, [train]", fix),
+        ("train.steps is missing", "a.toml, [train] steps", fix),
+        ("train.tokens_per_step is missing", "a.toml, [train] tokens_per_step", fix),
     ]
 
 
