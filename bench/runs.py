@@ -91,6 +91,8 @@ class Bench:
         chosen = [line for line in events if line["event"] == "sync"]
         first = (chosen[-1]["step"] if chosen else 0) + WARM_STEPS
         steps = [line for line in events if line["event"] == "step" and line["step"] >= first]
+        if len(steps) < 2:
+            sys.exit(f"{name}: too few steps to measure after step {first}; give more --steps")
         seconds = steps[-1]["time"] - steps[0]["time"]
         counted = steps[1:]
         return {

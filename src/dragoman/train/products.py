@@ -13,7 +13,7 @@ import torch
 CPU_INFO = Path("/proc/cpuinfo")
 ZEN_5 = 26  # AMD's number of the first family with units of 512 bits
 # oneDNN compiles a product anew for every number of rows, and torch keeps each of 1,024 such programs twice, at a
-# megabyte each: half a gigabyte after twenty steps. Sentences come in ever other lengths, so few are used again.
+# megabyte each: half a gigabyte after twenty steps. Micro-batches come in ever new sizes, so few are used again.
 KEPT_PROGRAMS = 32
 CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 SIZE = 256  # of the matrices that show whether factors are rounded

@@ -1,9 +1,13 @@
 """A world of one has the same face as a large one; the environment says which it is."""
 
+import socket
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
 
+from dragoman.cluster import world as world_module
 from dragoman.cluster.join import joined_by_environment
 from dragoman.cluster.world import PeerLost, World, is_peer_lost, join_world
 
@@ -53,3 +57,19 @@ def test_only_the_first_worker_leads():
 )
 def test_a_lost_peer_is_told_from_a_bug(error, lost):
     assert is_peer_lost(error) is lost
+
+
+def test_a_worker_waits_for_its_leader_to_listen_but_not_for_ever(monkeypatch):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
+        waiting = threading.Thread(target=world_module._await_leader, daemon=True)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()  # nobody listens yet
+        server.listen()
+        waiting.join(10)
+        assert not waiting.is_alive()
+    monkeypatch.setattr(world_module, "LEADER_SECONDS", 0.1)
+    world_module._await_leader()  # nobody is there any more; torch says so
