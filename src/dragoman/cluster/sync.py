@@ -1,7 +1,7 @@
 """How workers stay one model: the face that the training loop sees.
 
-One DistributedDataParallel wraps the model for the whole run. Its communication hook hands every bucket to the
-way of exchanging gradients that is in use, so the mode can change in the middle of a run:
+One replica (torch's DistributedDataParallel) wraps the model for the whole run. Its communication hook hands every
+bucket to the way of exchanging gradients that is in use, so the mode can change in the middle of a run:
 
     every-step   gradients are summed in every step, in full; any number of workers gives the same losses
     compressed   … rounded or as thin matrices; what that loses is kept and goes with the next step
@@ -20,13 +20,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.cluster.across import Hosts, find_hosts
 from dragoman.cluster.estimate import LEVELS, Mode
 from dragoman.cluster.gradients import Answer, Exact, Feedback, LowRank, Rounded
 from dragoman.cluster.local import Local
 from dragoman.cluster.quantised import Quantised
+from dragoman.cluster.replica import Replica
 from dragoman.cluster.wire import DTYPES
 from dragoman.cluster.world import World
 from dragoman.config import Cluster
@@ -69,7 +69,7 @@ class Sync:
         self.on_wait: Callable[[], None] = lambda: None  # called when nothing is left to do but to wait
         self.module: nn.Module = model
         if world.size > 1:
-            replica = DistributedDataParallel(
+            replica = Replica(
                 model,
                 device_ids=[world.device] if world.device.type == "cuda" else None,
                 gradient_as_bucket_view=True,
@@ -138,7 +138,7 @@ class Sync:
     def micro_batch(self, *, last: bool) -> Iterator[None]:
         """Surround one forward and backward; only the last of a step exchanges gradients."""
         self._gradients.is_last = last
-        if not isinstance(self.module, DistributedDataParallel):
+        if not isinstance(self.module, Replica):
             yield
         elif not last:
             with self.module.no_sync():
