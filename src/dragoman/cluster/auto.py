@@ -6,6 +6,7 @@ and rounding. Later probes, and the waiting that is measured, make it think agai
 twice in a row, which leads to a milder mode for the rest of the run. All workers decide from the same numbers.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -31,7 +32,7 @@ from dragoman.cluster.sync import Cost, Sync
 from dragoman.cluster.wire import decode, encode
 
 WARM_UP, MEASURED = 3, 5  # steps before and during the first measurement, and the trial of a new mode
-WATCH_STEPS = 100  # between later looks
+WATCH_STEPS, WATCH_SECONDS = 100, 100.0  # between later looks, at least: each takes most of a second
 TOO_MUCH = 0.15  # of a step's time lost makes it think again, once a mode has passed its trial
 GUARD_BAND, GUARD_TIMES = 0.02, 2  # dev loss this much above the best, this often in a row
 COMPUTING = ("data", "compute", "optimizer")  # phases of a step that no other mode makes shorter
@@ -95,7 +96,7 @@ class Auto(Fixed):
         # (computing, waiting, hiding) since the last look. Who waits for bytes keeps the others waiting when they
         # agree. So both count as waiting, and what everybody waits for is the network: nobody computes meanwhile.
         self._steps: list[tuple[float, float, float]] = []
-        self._warm, self._on_trial = False, False
+        self._warm, self._on_trial, self._watch_steps = False, False, WATCH_STEPS
         self._link: Link | None = None  # what the choice was made for; None before the first
         self._hidden_seconds = 0.0
         self._measured: dict[Mode, Estimate] = {}  # modes that lost too much when they were in use
@@ -108,7 +109,7 @@ class Auto(Fixed):
         if not self._warm and len(self._steps) == WARM_UP:
             self._steps.clear()
             self._warm = True
-        elif len(self._steps) >= (MEASURED if self._link is None or self._on_trial else WATCH_STEPS):
+        elif len(self._steps) >= (MEASURED if self._link is None or self._on_trial else self._watch_steps):
             self._look(step)
             self._steps.clear()
 
@@ -149,6 +150,7 @@ class Auto(Fixed):
 
     def _look(self, step: int) -> None:
         measured, in_use = self._measure(), self._sync.mode
+        self._watch_steps = max(WATCH_STEPS, math.ceil(WATCH_SECONDS / measured.step_seconds))
         # After the last way for gradients hosts train by themselves, which costs more than a few hundredths of time.
         too_much = ALLOWED if self._on_trial and in_use != GRADIENTS[-1] else TOO_MUCH
         self._on_trial = False

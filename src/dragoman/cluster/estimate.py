@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 BYTES = {"float32": 4, "bf16": 2, "fp16": 2}  # of a number
 LEVELS = {"int8": 127, "int4": 7}  # the largest whole number; the scale belongs to it
-LOOKED_UP = 0.2  # of the embedding's rows, those that a step looks up: with few bits only they travel last
+LOOKED_UP = (
+    0.2  # of the embedding's rows, those that a step looks up; with few bits only the source's half is last
+)
 BLOCK = 64  # numbers that share a scale: a quarter bit for each, and one large number coarsens only its block
 
 ALLOWED = 0.10  # of a step's time spent on the exchange, when choosing
@@ -79,6 +81,10 @@ class Measured:
     rounding_seconds: float  # to round and restore every weight once
     hidden_seconds: float = 0.0  # of an exchange, at most: the backward pass after its first gradients
 
+    @property
+    def step_seconds(self) -> float:
+        return self.compute_seconds + self.exposed_seconds
+
     def rounding_in(self, mode: Mode) -> float:
         return self.rounding_seconds / mode.inner_steps if mode.wire in LEVELS else 0.0
 
@@ -124,7 +130,7 @@ def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float
     """Return how long a step waits in ``mode``.
 
     Gradients hide behind ``hidden_seconds`` of the backward pass, except those that are there only at its end: the
-    embedding's, or its rows where these travel by themselves. Weights hide behind a whole step's computing.
+    embedding's, or the source's rows where these travel by themselves. Weights hide behind a whole step's computing.
     Rounding hides behind nothing: it counts as if it were waited for.
     """
     sent = bytes_per_step(mode, shape)
@@ -132,7 +138,7 @@ def estimate(mode: Mode, shape: Shape, measured: Measured, hidden_seconds: float
     if mode.sync == "local":
         exposed = max(0.0, seconds - measured.compute_seconds)
     else:
-        last = shape.last * (LOOKED_UP if mode.wire in LEVELS else 1)
+        last = shape.last * (LOOKED_UP / 2 if mode.wire in LEVELS else 1)
         exposed = max(seconds - hidden_seconds, measured.link.seconds(sent * last / shape.weights))
     lost = exposed + measured.rounding_in(mode)
     return Estimate(mode, sent, exposed, share_of(lost, measured.compute_seconds))

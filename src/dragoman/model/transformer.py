@@ -128,7 +128,8 @@ class Transformer(nn.Module):
     def __init__(self, cfg: Model, vocab_size: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, cfg.d_model)
-        self._projection: Tensor | None = None  # the embedding's weight under another name; see untie()
+        # The embedding's weight under other names, as output and as input of the decoder; see untie().
+        self._apart: tuple[Tensor, Tensor] | None = None
         self.encoder = Stack(cfg, cfg.layers, over_memory=False)
         self.decoder = Stack(cfg, cfg.num_decoder_layers, over_memory=True)
         self.dropout = cfg.dropout
@@ -146,11 +147,12 @@ class Transformer(nn.Module):
     def encode(self, src_BS: Tensor, src_mask_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the encoded source and the mask (B,1,1,S) that hides its padding."""
         memory_mask = None if src_mask_BS is None else src_mask_BS[:, None, None, :]
-        return self.encoder(self._embed(src_BS), None, memory_mask), memory_mask
+        return self.encoder(self._embed(src_BS, self.embedding.weight), None, memory_mask), memory_mask
 
     def decode(self, tgt_in_BT: Tensor, memory_BSD: Tensor, memory_mask: Tensor | None) -> Tensor:
         """Return the hidden state from which each next token is predicted."""
-        return self.decoder(self._embed(tgt_in_BT), memory_BSD, memory_mask)  # type: ignore[no-any-return]
+        weight_VD = self.embedding.weight if self._apart is None else self._apart[1]
+        return self.decoder(self._embed(tgt_in_BT, weight_VD), memory_BSD, memory_mask)  # type: ignore[no-any-return]
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         return F.linear(hidden_ND, self.projection)  # N V
@@ -158,26 +160,28 @@ class Transformer(nn.Module):
     @property
     def projection(self) -> Tensor:
         """The weight (V, D) that turns a state into logits."""
-        return self.embedding.weight if self._projection is None else self._projection
+        return self.embedding.weight if self._apart is None else self._apart[0]
 
-    def untie(self) -> Tensor:
-        """Let the output have a gradient of its own, which the tensor returned collects; the weight stays one.
+    def untie(self) -> tuple[Tensor, Tensor]:
+        """Let the decoder's output and its input have gradients of their own, which the tensors returned collect.
 
-        As output the embedding's gradient is the first that a backward pass completes, as input the last.
+        The weight stays one. As output its gradient is the first that a backward pass completes, as input of the
+        decoder it is there before the encoder's turn, and only as input of the encoder it is the last.
         """
-        self._projection = self.embedding.weight.detach().requires_grad_()
-        return self._projection
+        weight = self.embedding.weight
+        self._apart = weight.detach().requires_grad_(), weight.detach().requires_grad_()
+        return self._apart
 
     def tie(self) -> None:
         """Undo ``untie``: one weight, one gradient."""
-        self._projection = None
+        self._apart = None
 
-    def _embed(self, ids_BT: Tensor) -> Tensor:
+    def _embed(self, ids_BT: Tensor, weight_VD: Tensor) -> Tensor:
         length = ids_BT.shape[1]
         if length > len(self.positions_TD):
             self.positions_TD = torch.from_numpy(sinusoids(2 * length, self.positions_TD.shape[1]))
         self.positions_TD = self.positions_TD.to(ids_BT.device)  # no copy once it is there
-        x_BTD = self.embedding(ids_BT) * self.scale + self.positions_TD[:length]
+        x_BTD = F.embedding(ids_BT, weight_VD) * self.scale + self.positions_TD[:length]
         return dropout(x_BTD, self.dropout if self.training else 0.0)
 
     def _initialise(self, cfg: Model) -> None:

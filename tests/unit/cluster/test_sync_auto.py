@@ -1,6 +1,7 @@
 """What auto makes of measurements, without any network."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def test_estimates_know_bytes_and_what_cannot_hide():
     assert full.bytes_per_step == 30e6
     assert full.exposed_seconds == pytest.approx(2.4 - 0.3, abs=0.01)
     small = estimate(Mode("compressed", "int4"), BASE, measured(100), hidden_seconds=10.0)
-    last = 0.2 * 2 / 7.5  # of what travels, the embedding's rows that were looked up
+    last = 0.1 * 2 / 7.5  # of what travels, the embedding's rows that the source looked up
     assert small.exposed_seconds == pytest.approx(3.984 / 12.5 * last, abs=0.003)
     slow = estimate(Mode("local", "int4", 2), BASE, measured(8), 0.0)
     assert slow.exposed_seconds == pytest.approx(1.99 - 1.0, abs=0.01)
@@ -102,6 +103,7 @@ def go(chooser, steps, exposed, first=1, agree=0.0):
 
 
 FIRST = auto.WARM_UP + auto.MEASURED
+WATCH = max(auto.WATCH_STEPS, int(auto.WATCH_SECONDS))  # steps between looks at steps of a second or more
 
 
 def test_it_measures_then_chooses_then_keeps_quiet(told):
@@ -111,7 +113,7 @@ def test_it_measures_then_chooses_then_keeps_quiet(told):
     go(chooser, 1, 2.1, FIRST)
     assert [each.mode for each in decisions] == [Mode("compressed", "int4")] == [sync.mode]
     assert sync.settled == 1
-    go(chooser, 3 * auto.WATCH_STEPS, 0.05)
+    go(chooser, 3 * WATCH, 0.05)
     assert len(decisions) == 1
 
 
@@ -120,7 +122,7 @@ def test_another_link_makes_it_think_again(told, mbit, mode):
     sync, chooser, decisions, rates = told
     go(chooser, FIRST, 2.1)
     rates["mbit"] = mbit
-    go(chooser, auto.WATCH_STEPS, 0.05)
+    go(chooser, WATCH, 0.05)
     assert sync.mode == mode
     assert "had 100 Mbit/s" in decisions[-1].why
 
@@ -169,9 +171,9 @@ def test_a_mode_that_passed_its_trial_may_wait_a_little_more(told):
     sync, chooser, decisions, _ = told
     go(chooser, FIRST, 2.1)
     go(chooser, FIRST, 0.05)
-    go(chooser, auto.WATCH_STEPS, 0.12)
+    go(chooser, WATCH, 0.12)
     assert len(decisions) == 1
-    go(chooser, auto.WATCH_STEPS, 0.3)
+    go(chooser, WATCH, 0.3)
     assert sync.mode == Mode("local", "int4", 2)
 
 
@@ -185,7 +187,7 @@ def test_a_worse_dev_loss_leads_to_a_milder_mode_for_good(told):
     assert sync.mode == Mode("compressed", "int8")
     assert "dev loss 2.0500 is above its best 2.0000" in decisions[-1].why
     rates["mbit"] = 20
-    go(chooser, auto.WATCH_STEPS, 2.0)
+    go(chooser, WATCH, 2.0)
     assert sync.mode == Mode("compressed", "int8")  # what is ruled out stays out
 
 
@@ -223,3 +225,15 @@ def test_a_decision_shows_its_numbers():
     assert "100 Mbit/s" in numbers
     assert [row.endswith("<- taken") for row in rows] == [False, True]
     assert dataclasses.asdict(decision)["mode"]["wire"] == "bf16"
+
+
+def test_short_steps_are_looked_at_as_seldom_by_the_clock(told):
+    _, chooser, _, rates = told
+    spent = {"data": 0.0, "compute": 0.125, "optimizer": 0.0, "exchange": 0.0, "agree": 0.0, "logging": 0.0}
+    probes = []
+    probe = chooser._probe
+    chooser._probe = lambda: probes.append(step) or probe()
+    rates["mbit"] = 100_000
+    for step in range(1, 3 * round(auto.WATCH_SECONDS / 0.125)):
+        chooser.after_step(step, spent, Cost(0, 0.0, 0.1))
+    assert [after - before for before, after in pairwise(probes)] == [auto.WATCH_SECONDS / 0.125] * 2

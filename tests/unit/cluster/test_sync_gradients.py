@@ -206,7 +206,7 @@ def backward(model, batch, way):
         model.logits(model(batch)).square().mean().backward()
 
 
-def test_the_embedding_goes_in_two_parts_that_add_up():
+def test_the_embedding_goes_in_three_parts_that_add_up():
     cfg = Model(
         layers=1, d_model=16, heads=2, feed_forward=32, dropout=0, attention_dropout=0, relu_dropout=0
     )
@@ -214,8 +214,9 @@ def test_the_embedding_goes_in_two_parts_that_add_up():
     def build(rank):
         torch.manual_seed(0)
         model = Transformer(cfg, vocab_size=40)
-        ids = torch.tensor([[4 + rank, 9, 3], [20 + rank, 8, 3]])
-        return model, Batch(ids, ids, ids.flatten(), None, torch.arange(6))
+        src = torch.tensor([[4 + rank, 9, 3], [20 + rank, 8, 3]])
+        tgt = torch.tensor([[9, 30 + rank], [8, 20]])  # some words are on both sides
+        return model, Batch(src, tgt, tgt.flatten(), None, torch.arange(4))
 
     def gradient(model, batch, way):
         """Return that of a step on one worker alone."""
@@ -243,6 +244,6 @@ def test_the_embedding_goes_in_two_parts_that_add_up():
     (total, kept, sent), (same, other_kept, _) = together(work)
     assert total.equal(same)
     torch.testing.assert_close(total + kept + other_kept, 4 * sum(truth), rtol=1e-3, atol=1e-5)
-    # The 10 rows that somebody looked up of 40 are sent beside the whole, and which they are.
-    whole = wire_bytes(len(total), "int8")
-    assert whole < sent / 4 < whole + wire_bytes(10 * 16, "int8") + 40 + 100
+    # The 7 + 5 rows that somebody looked up of 40 on a side are sent beside the whole, and which they are.
+    whole, rows = wire_bytes(len(total), "int8"), wire_bytes(7 * 16, "int8") + wire_bytes(5 * 16, "int8")
+    assert whole + rows < sent / 4 < whole + rows + wire_bytes(2 * 40, "int8") + 100
