@@ -138,7 +138,7 @@ class _Table:
         self._used = self.weight.new_zeros(2, len(self.weight))
 
     def untie(self) -> tuple[Tensor, Tensor]:
-        """Let the decoder collect its gradients in the tensors returned, as output and as input; note what is looked up."""
+        """Let the decoder collect gradients as output and as input in the tensors returned; note what is looked up."""
         self._noting = self.model.register_forward_pre_hook(self._note)
         self._projection, self._target = self.model.untie()
         return self._projection, self._target
