@@ -1,6 +1,6 @@
 """The few operations that torch leaves slow on a CPU, each with its gradient written out.
 
-*Dropout.* Torch draws 64 random bits for each number, one after the other. Here a faster generator draws 16, and the
+*Dropout.* Torch draws 64 random bits for each number, one after the other. Here a faster generator draws 8, and the
 backward pass draws the same again from the seed instead of keeping them. The seed comes from torch's generator, so
 ``torch.manual_seed`` decides as everywhere else.
 
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIXTEEN_BITS = 2**16
+LEVELS = 2**8  # that 8 random bits can have
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -69,13 +69,21 @@ def draw_seed() -> int:
 
 
 def dropout_mask(shape: torch.Size, p: float, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return zeros, and what makes up for them: a function of its arguments. ``p`` is rounded to 16 bits."""
-    dropped = round(p * SIXTEEN_BITS)
+    """Return zeros, and what makes up for them: a function of its arguments."""
     numbers = math.prod(shape)
-    bits = np.random.SFC64(seed).random_raw(-(-numbers // 4)).view(np.int16)[:numbers]
-    mask = torch.empty(shape, dtype=dtype)
-    torch.ge(torch.from_numpy(bits).view(shape), dropped - SIXTEEN_BITS // 2, out=mask)
-    return mask.mul_(SIXTEEN_BITS / (SIXTEEN_BITS - dropped))
+    bits = torch.from_numpy(np.random.SFC64(seed).random_raw(-(-numbers // 8)).view(np.uint8)[:numbers])
+    kept = torch.ge(bits, dropped_levels(p, seed), out=bits).view(shape)
+    return kept.to(dtype).mul_(kept_scale(p, seed))
+
+
+def dropped_levels(p: float, seed: int) -> int:
+    """Return how many of all levels are dropped: rounded up or down by the seed, so that ``p`` is met on average."""
+    return min(int(p * LEVELS + seed % 2**16 / 2**16), LEVELS - 1)
+
+
+def kept_scale(p: float, seed: int) -> float:
+    """Return what makes up for the numbers that are dropped."""
+    return LEVELS / (LEVELS - dropped_levels(p, seed))
 
 
 class _Dropout(torch.autograd.Function):
@@ -109,7 +117,7 @@ class _ReluDropped(torch.autograd.Function):
         if p:
             x.mul_(dropout_mask(x.shape, p, seed, x.dtype))
         ctx.save_for_backward(x)
-        ctx.scale = 1.0 / (1.0 - round(p * SIXTEEN_BITS) / SIXTEEN_BITS)
+        ctx.scale = kept_scale(p, seed)
         return x
 
     @staticmethod

@@ -5,9 +5,17 @@ import torch
 import torch.nn.functional as F
 
 from dragoman.model import kernels
-from dragoman.model.kernels import add_dropped, attend, dropout, dropout_mask, relu_dropped
+from dragoman.model.kernels import (
+    add_dropped,
+    attend,
+    draw_seed,
+    dropout,
+    dropout_mask,
+    dropped_levels,
+    relu_dropped,
+)
 
-P = 0.25  # exact in 16 bits
+P = 0.25  # exact in 8 bits
 
 
 @pytest.fixture
@@ -37,11 +45,25 @@ def test_a_mask_is_a_function_of_its_seed():
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.9])
 def test_a_mask_drops_as_many_as_it_should_and_keeps_the_mean(p):
     mask = dropout_mask(torch.Size([1000, 1000]), p, 1)
-    assert (mask == 0).float().mean().item() == pytest.approx(p, abs=5 * math.sqrt(p * (1 - p)) / 1000)
+    drawn = dropped_levels(p, 1) / 256
+    assert (mask == 0).float().mean().item() == pytest.approx(drawn, abs=5 * math.sqrt(p * (1 - p)) / 1000)
     assert mask.mean().item() == pytest.approx(1, abs=0.01)
     assert mask.unique().numel() == 2
     neighbours = torch.corrcoef(torch.stack([mask.view(-1)[:-1], mask.view(-1)[1:]]))[0, 1]
     assert abs(neighbours.item()) < 0.005
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.3])
+def test_masks_drop_as_many_as_they_should_on_average(p):
+    levels = [dropped_levels(p, draw_seed()) for _ in range(4000)]
+    assert set(levels) == {int(p * 256), int(p * 256) + 1}
+    assert sum(levels) / 256 / len(levels) == pytest.approx(p, abs=5 * 0.5 / 256 / math.sqrt(len(levels)))
+
+
+def test_dropping_almost_all_keeps_some():
+    assert dropout_mask(torch.Size([1000, 1000]), 0.9999, 2**16 - 1).mean().item() == pytest.approx(
+        1, abs=0.1
+    )
 
 
 def test_torchs_seed_decides():
