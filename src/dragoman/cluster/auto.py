@@ -9,7 +9,7 @@ twice in a row, which leads to a milder mode for the rest of the run. All worker
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -149,12 +149,16 @@ class Auto(Fixed):
             self._sync.use(self._modes[0])
 
     def _look(self, step: int) -> None:
-        measured, in_use = self._measure(), self._sync.mode
-        self._watch_steps = max(WATCH_STEPS, math.ceil(WATCH_SECONDS / measured.step_seconds))
+        in_use = self._sync.mode
         # After the last way for gradients hosts train by themselves, which costs more than a few hundredths of time.
         too_much = ALLOWED if self._on_trial and in_use != GRADIENTS[-1] else TOO_MUCH
-        self._on_trial = False
+        # A mode on trial was chosen for a link that was probed a few steps ago; again only if it is not as hoped for.
+        measured = self._measure(self._link if self._on_trial else None)
+        if self._on_trial and measured.lost_in(in_use) > too_much:
+            measured = replace(measured, link=self._probe())
         lost = measured.lost_in(in_use)
+        self._watch_steps = max(WATCH_STEPS, math.ceil(WATCH_SECONDS / measured.step_seconds))
+        self._on_trial = False
         if self._link is None:
             why = f"the mildest that loses less than {ALLOWED:.0%} of the time"
         elif measured.link.differs(self._link):
@@ -182,15 +186,15 @@ class Auto(Fixed):
             self._warm, self._on_trial = False, True
         self._tell(Decision(step, mode, why, measured, tuple(estimates)))
 
-    def _measure(self) -> Measured:
-        computing, waiting, hiding = (sum(each) / len(each) for each in zip(*self._steps, strict=True))
-        mine = (computing, waiting, hiding, self._probe(), self._time_rounding())
-        computing, waiting, hiding, links, rounding = zip(*self._sync.world.gather(mine), strict=True)
-        return Measured(max(computing), min(waiting), slowest(links), max(rounding), min(hiding))
+    def _measure(self, link: Link | None) -> Measured:
+        """Return what the last steps took, with a link that is known or probed now."""
+        mine = (*(sum(each) / len(each) for each in zip(*self._steps, strict=True)), self._time_rounding())
+        computing, waiting, hiding, rounding = zip(*self._sync.world.gather(mine), strict=True)
+        return Measured(max(computing), min(waiting), link or self._probe(), max(rounding), min(hiding))
 
     def _probe(self) -> Link:
         self._sync.drain()
-        return probe(self._sync.world)
+        return slowest(self._sync.world.gather(probe(self._sync.world)))
 
     def _time_rounding(self) -> float:
         numbers = torch.randn(min(SAMPLE, self._shape.weights), device=self._sync.world.device)

@@ -122,6 +122,8 @@ def test_another_link_makes_it_think_again(told, mbit, mode):
     sync, chooser, decisions, rates = told
     go(chooser, FIRST, 2.1)
     rates["mbit"] = mbit
+    go(chooser, FIRST, 0.05)  # on trial: the link was probed just now, and is not probed again
+    assert len(decisions) == 1
     go(chooser, WATCH, 0.05)
     assert sync.mode == mode
     assert "had 100 Mbit/s" in decisions[-1].why
