@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 BYTES = {"float32": 4, "bf16": 2, "fp16": 2}  # of a number
 LEVELS = {"int8": 127, "int4": 7}  # the largest whole number; the scale belongs to it
-LOOKED_UP = (
-    0.2  # of the embedding's rows, those that a step looks up; with few bits only the source's half is last
-)
+# Of the embedding's rows, those that a step looks up; with few bits only the source's half of them travels last.
+LOOKED_UP = 0.2
 BLOCK = 64  # numbers that share a scale: a quarter bit for each, and one large number coarsens only its block
 
 ALLOWED = 0.10  # of a step's time spent on the exchange, when choosing
