@@ -151,7 +151,7 @@ class Train(Section):
     clip_norm: float = setting(1.0, "Largest gradient norm; larger gradients are scaled down. 0: off.", ge=0)
     precision: Literal["auto", "float32", "bf16", "fp16"] = setting(
         "auto", "Arithmetic of products; weights and sums stay float32. auto is bf16 on GPUs and CPUs that have "
-        "units for it, else fp16 on a GPU and float32 on a CPU, and on a CPU for models narrower than 256."
+        "units for it, else fp16 on a GPU and float32 on a CPU, and on a CPU for models narrower than 128."
     )  # fmt: skip
     average: Literal["none", "ema", "checkpoints"] = setting(
         "none", "Weights that are evaluated and exported: the last, their moving average, or the mean of the "

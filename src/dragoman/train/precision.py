@@ -12,7 +12,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MILDEST_FIRST = ("float32", "fp16", "bf16")  # a GPU that has bf16 has fp16, and everything has float32
 # Of a CPU, as torch calls them; others compute bf16 slower than float32.
 BF16_UNITS = ("avx512_bf16", "amx_bf16")
-NARROW = 256  # below, bf16 gains little: most of the time goes to what is no product (decision 14)
+NARROW = 128  # below, bf16 gains nothing: most of the time goes to what is no product (decision 14)
 FIRST_LOSS_SCALE = 2.0**15
 GROW_AFTER_STEPS = 2000
 
