@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: setup demo test lint types check golden docs bench bench-quick lock clean
 setup: $(READY)
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml src/dragoman/model/fused.c src/dragoman/model/fused_typed.h
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

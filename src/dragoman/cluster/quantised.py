@@ -150,8 +150,8 @@ class _Table:
 
     def _note(self, model: nn.Module, given: tuple[Batch]) -> None:
         if torch.is_grad_enabled():
-            self._used[SOURCE, given[0].src_BS] = 1
-            self._used[TARGET, given[0].tgt_in_BT] = 1
+            self._used[SOURCE, given[0].src_M] = 1
+            self._used[TARGET, given[0].tgt_in_N] = 1
 
     def take_used(self) -> Tensor:
         """Return a one for each row that a side looked up since the last call."""

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.model.kernels import exponentials
 from dragoman.model.weights import CPU_ROWS, GPU_ROWS
 
 
@@ -55,15 +56,13 @@ class _TokenLoss(torch.autograd.Function):
             for start in range(0, len(hidden), rows):
                 here = slice(start, start + rows)
                 cast_RD = hidden[here].to(dtype)
-                logits_RV = torch.mm(cast_RD, cast_VD.t(), out=room_RV[: len(cast_RD)]).float()
-                largest_R = logits_RV.amax(1)
-                chosen += logits_RV.gather(1, target[here, None]).sum(dtype=torch.float64)
-                p_RV = torch.softmax(logits_RV, -1, out=logits_RV)
-                # The largest p is at least 1/V: its logarithm is exact, while the target's p may have vanished.
-                log_sums += (largest_R - p_RV.amax(1).log()).sum(dtype=torch.float64)
-                p_RV = p_RV.to(dtype)
-                by_hidden[here] = p_RV @ cast_VD
-                by_weight += p_RV.t() @ cast_RD
+                logits_RV = torch.mm(cast_RD, cast_VD.t(), out=room_RV[: len(cast_RD)])
+                e_RV, sum_R, largest_R, chosen_R = exponentials(logits_RV, target[here])
+                chosen += chosen_R.sum(dtype=torch.float64)
+                log_sums += (largest_R + sum_R.log()).sum(dtype=torch.float64)
+                # p is e over its row's sum: dividing is cheaper where rows are short, after and before the products.
+                torch.div(e_RV @ cast_VD, sum_R[:, None], out=by_hidden[here])
+                by_weight += e_RV.t() @ (cast_RD / sum_R[:, None]).to(dtype)
             hidden, sum_D, even = hidden.float(), weight.sum(0), smoothing / len(weight)
             spread = (hidden.sum(0, dtype=torch.float64) * sum_D).sum()
             by_hidden.sub_(weight.index_select(0, target), alpha=1.0 - smoothing).sub_(sum_D, alpha=even)

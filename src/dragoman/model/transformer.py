@@ -1,11 +1,10 @@
 """The whole Transformer encoder-decoder, in one file, for reading.
 
-Shape suffixes: B batch, S source positions, T target positions, D model width, H heads, K width of a head,
-F feed-forward width, V vocabulary, N real target tokens of a batch (no padding).
+Shape suffixes: B sentences of a batch, M source tokens of all of them, N target tokens, D model width, F feed-forward
+width, V vocabulary. Sentences follow each other without padding: every matrix product is of real tokens alone.
 
 One embedding matrix serves the source, the target and the output. Positions are sinusoids, so no length is
-built in. Predictions are made only where there is a target token: padding never reaches the largest product.
-The parameter names are the checkpoint format; ``decode/export.py`` reads them.
+built in. The parameter names are the checkpoint format; ``decode/export.py`` reads them.
 """
 
 import math
@@ -17,18 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import Model
-from dragoman.model.kernels import add_dropped, attend, dropout, relu_dropped
+from dragoman.model.kernels import Product, Sentences, apart, attend, dropout, relu_dropped, residual_norm
 from dragoman.model.weights import sinusoids
 
 
 class Batch(NamedTuple):
-    """One micro-batch on the device. Padded positions hold id 0 and are masked."""
+    """One micro-batch: the tokens of its sentences in a row, on the device, and their lengths, on the CPU."""
 
-    src_BS: Tensor  # ends with end-of-sentence
-    tgt_in_BT: Tensor  # begins with begin-of-sentence
-    tgt_out_N: Tensor  # what follows each target position: the real tokens of all sentences in a row
-    src_mask_BS: Tensor | None  # True where there is a token; None when nothing is padded
-    tgt_index_N: Tensor  # where the real tokens lie in the flattened (B·T) positions
+    src_M: Tensor  # each sentence ends with end-of-sentence
+    src_lengths_B: Tensor
+    tgt_in_N: Tensor  # each sentence begins with begin-of-sentence
+    tgt_out_N: Tensor  # what follows each target position
+    tgt_lengths_B: Tensor
 
 
 class Attention(nn.Module):
@@ -45,14 +44,14 @@ class Attention(nn.Module):
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
 
     def forward(
-        self, x_BTD: Tensor, memory_BSD: Tensor | None, mask: Tensor | None, *, causal: bool
-    ) -> Tensor:
-        if memory_BSD is None:
-            queries, memory = self.qkv(x_BTD), None
+        self, x_ND: Tensor, asking: Sentences, memory_MD: Tensor | None, asked: Sentences, *, causal: bool
+    ) -> Product:
+        if memory_MD is None:
+            queries, memory = apart(self.qkv, x_ND), None
         else:
-            queries, memory = self.q(x_BTD), self.kv(memory_BSD)
-        dropout = self.dropout if self.training else 0.0
-        return self.out(attend(queries, memory, mask, self.heads, dropout, causal=causal))  # type: ignore[no-any-return]
+            queries, memory = apart(self.q, x_ND), apart(self.kv, memory_MD)
+        p = self.dropout if self.training else 0.0
+        return apart(self.out, attend(queries, memory, asking, asked, self.heads, p, causal=causal))
 
 
 class FeedForward(nn.Module):
@@ -62,11 +61,9 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(cfg.feed_forward, cfg.d_model)
         self.dropout = cfg.relu_dropout
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        # Of a matrix, a product is no view: changing it in place costs its gradient no copies.
-        inner_NF = relu_dropped(self.up(x_BTD.flatten(0, 1)), dropout)
-        return self.down(inner_NF).view_as(x_BTD)  # type: ignore[no-any-return]
+    def forward(self, x_ND: Tensor) -> Product:
+        inner_NF = relu_dropped(apart(self.up, x_ND), self.dropout if self.training else 0.0)
+        return apart(self.down, inner_NF)
 
 
 class Layer(nn.Module):
@@ -74,7 +71,6 @@ class Layer(nn.Module):
 
     def __init__(self, cfg: Model, *, over_memory: bool) -> None:
         super().__init__()
-        self.pre_norm = cfg.norm == "pre"
         self.attention_norm = nn.LayerNorm(cfg.d_model)
         self.attention = Attention(cfg, over_memory=False)
         if over_memory:
@@ -82,30 +78,23 @@ class Layer(nn.Module):
             self.cross_attention = Attention(cfg, over_memory=True)
         self.feed_forward_norm = nn.LayerNorm(cfg.d_model)
         self.feed_forward = FeedForward(cfg)
-        self.dropout = cfg.dropout
 
-    def forward(self, x_BTD: Tensor, memory_BSD: Tensor | None, memory_mask: Tensor | None) -> Tensor:
-        """``memory_mask`` hides source padding: from the memory in the decoder, from itself in the encoder."""
-        if memory_BSD is None:
-            x_BTD = self._residual(
-                x_BTD, self.attention_norm, lambda y: self.attention(y, None, memory_mask, causal=False)
+    def blocks(
+        self, own: Sentences, memory_MD: Tensor | None, memory: Sentences
+    ) -> list[tuple[nn.LayerNorm, Callable[[Tensor], Product]]]:
+        """Return what the layer does to the residual stream, block by block, each with its norm."""
+        decodes = memory_MD is not None
+        found: list[tuple[nn.LayerNorm, Callable[[Tensor], Product]]] = [
+            (self.attention_norm, lambda y_ND: self.attention(y_ND, own, None, own, causal=decodes))
+        ]
+        if decodes:
+            found.append(
+                (
+                    self.cross_norm,
+                    lambda y_ND: self.cross_attention(y_ND, own, memory_MD, memory, causal=False),
+                )
             )
-        else:
-            # Padding at the end of a target is never seen by the real positions before it: causal is enough.
-            x_BTD = self._residual(
-                x_BTD, self.attention_norm, lambda y: self.attention(y, None, None, causal=True)
-            )
-            x_BTD = self._residual(
-                x_BTD,
-                self.cross_norm,
-                lambda y: self.cross_attention(y, memory_BSD, memory_mask, causal=False),
-            )
-        return self._residual(x_BTD, self.feed_forward_norm, self.feed_forward)
-
-    def _residual(self, x_BTD: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
-        branch_BTD = block(norm(x_BTD) if self.pre_norm else x_BTD)
-        mixed_BTD = add_dropped(x_BTD, branch_BTD, self.dropout if self.training else 0.0)
-        return mixed_BTD if self.pre_norm else norm(mixed_BTD)
+        return [*found, (self.feed_forward_norm, self.feed_forward)]
 
 
 class Stack(nn.Module):
@@ -114,12 +103,23 @@ class Stack(nn.Module):
     def __init__(self, cfg: Model, num_layers: int, *, over_memory: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(cfg, over_memory=over_memory) for _ in range(num_layers))
-        self.norm = nn.LayerNorm(cfg.d_model) if cfg.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(cfg.d_model) if cfg.norm == "pre" else None
+        self.dropout = cfg.dropout
 
-    def forward(self, x_BTD: Tensor, memory_BSD: Tensor | None, memory_mask: Tensor | None) -> Tensor:
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, memory_BSD, memory_mask)
-        return self.norm(x_BTD)  # type: ignore[no-any-return]
+    def forward(self, x_ND: Tensor, own: Sentences, memory_MD: Tensor | None, memory: Sentences) -> Tensor:
+        p = self.dropout if self.training else 0.0
+        layers: list[Layer] = list(self.layers)  # type: ignore[arg-type]
+        blocks = [each for layer in layers for each in layer.blocks(own, memory_MD, memory)]
+        if self.norm is None:
+            for norm, block in blocks:
+                _, x_ND = residual_norm(x_ND, block(x_ND), norm, p, half=False)
+            return x_ND
+        # The sum after a block and the norm before the next are one.
+        (first, _), *following = blocks
+        y_ND: Tensor = first(x_ND)
+        for (_, block), (norm, _) in zip(blocks, [*following, (self.norm, None)], strict=True):
+            x_ND, y_ND = residual_norm(x_ND, block(y_ND), norm, p, half=True)
+        return y_ND
 
 
 class Transformer(nn.Module):
@@ -140,19 +140,18 @@ class Transformer(nn.Module):
         self._initialise(cfg)
 
     def forward(self, batch: Batch) -> Tensor:
-        memory_BSD, memory_mask = self.encode(batch.src_BS, batch.src_mask_BS)
-        hidden_BTD = self.decode(batch.tgt_in_BT, memory_BSD, memory_mask)
-        return hidden_BTD.flatten(0, 1).index_select(0, batch.tgt_index_N)  # N D
+        device = batch.src_M.device
+        src, tgt = Sentences(batch.src_lengths_B, device), Sentences(batch.tgt_lengths_B, device)
+        return self.decode(batch.tgt_in_N, tgt, self.encode(batch.src_M, src), src)
 
-    def encode(self, src_BS: Tensor, src_mask_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the encoded source and the mask (B,1,1,S) that hides its padding."""
-        memory_mask = None if src_mask_BS is None else src_mask_BS[:, None, None, :]
-        return self.encoder(self._embed(src_BS, self.embedding.weight), None, memory_mask), memory_mask
+    def encode(self, src_M: Tensor, src: Sentences) -> Tensor:
+        """Return the encoded source (M, D)."""
+        return self.encoder(self._embed(src_M, src, self.embedding.weight), src, None, src)  # type: ignore[no-any-return]
 
-    def decode(self, tgt_in_BT: Tensor, memory_BSD: Tensor, memory_mask: Tensor | None) -> Tensor:
-        """Return the hidden state from which each next token is predicted."""
+    def decode(self, tgt_in_N: Tensor, tgt: Sentences, memory_MD: Tensor, src: Sentences) -> Tensor:
+        """Return the hidden state (N, D) from which each next token is predicted."""
         weight_VD = self.embedding.weight if self._apart is None else self._apart[1]
-        return self.decoder(self._embed(tgt_in_BT, weight_VD), memory_BSD, memory_mask)  # type: ignore[no-any-return]
+        return self.decoder(self._embed(tgt_in_N, tgt, weight_VD), tgt, memory_MD, src)  # type: ignore[no-any-return]
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         return F.linear(hidden_ND, self.projection)  # N V
@@ -176,13 +175,14 @@ class Transformer(nn.Module):
         """Undo ``untie``: one weight, one gradient."""
         self._apart = None
 
-    def _embed(self, ids_BT: Tensor, weight_VD: Tensor) -> Tensor:
-        length = ids_BT.shape[1]
-        if length > len(self.positions_TD):
-            self.positions_TD = torch.from_numpy(sinusoids(2 * length, self.positions_TD.shape[1]))
-        self.positions_TD = self.positions_TD.to(ids_BT.device)  # no copy once it is there
-        x_BTD = F.embedding(ids_BT, weight_VD) * self.scale + self.positions_TD[:length]
-        return dropout(x_BTD, self.dropout if self.training else 0.0)
+    def _embed(self, ids_N: Tensor, sentences: Sentences, weight_VD: Tensor) -> Tensor:
+        if sentences.longest > len(self.positions_TD):
+            width = self.positions_TD.shape[1]
+            self.positions_TD = torch.from_numpy(sinusoids(2 * sentences.longest, width))
+        self.positions_TD = self.positions_TD.to(ids_N.device)  # no copy once it is there
+        position_ND = self.positions_TD.index_select(0, sentences.position_N)
+        x_ND = torch.add(position_ND, F.embedding(ids_N, weight_VD), alpha=self.scale)
+        return dropout(x_ND, self.dropout if self.training else 0.0)
 
     def _initialise(self, cfg: Model) -> None:
         nn.init.normal_(self.embedding.weight, std=cfg.d_model**-0.5)

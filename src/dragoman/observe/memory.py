@@ -3,6 +3,7 @@
 What autograd keeps of each layer was counted in ``model/transformer.py`` and is tested against what torch really keeps.
 """
 
+import math
 from dataclasses import dataclass
 
 from dragoman import config
@@ -11,6 +12,7 @@ from dragoman.model.weights import CPU_ROWS, GPU_ROWS, count_parameters
 
 USABLE = 0.95  # of what is free: allocators leave gaps
 ROUND_TOKENS = 256  # of a suggested micro-batch
+VECTOR = 16  # numbers that a CPU computes together
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def activation_bytes(cfg: config.Model, batch: MicroBatch, *, half: bool, on_gpu
     over_source = cfg.num_decoder_layers * width * 2 * value  # k and v of the memory
     kept = batch.sentences * (batch.src * (source + over_source) + batch.tgt * target)
     if not on_gpu:
-        # A CPU keeps attention's weights: see model/kernels.py.
-        pairs = cfg.layers * batch.src**2 + cfg.num_decoder_layers * batch.tgt * (batch.tgt + batch.src)
-        kept += batch.sentences * cfg.heads * pairs * value
+        # A CPU keeps attention's weights in float32, in whole vectors of keys: see model/kernels.py.
+        src, tgt = (VECTOR * math.ceil(length / VECTOR) for length in (batch.src, batch.tgt))
+        pairs = cfg.layers * batch.src * src + cfg.num_decoder_layers * batch.tgt * (tgt + src)
+        kept += batch.sentences * cfg.heads * pairs * BYTES["float32"]
     return kept

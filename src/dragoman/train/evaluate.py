@@ -14,8 +14,11 @@ from dragoman.cluster.world import World
 from dragoman.data.batches import Indices, collate, plan_evaluation
 from dragoman.data.shards import Split
 from dragoman.data.tokenizer import BOS, EOS
+from dragoman.model.kernels import Sentences
 from dragoman.model.loss import token_nll
 from dragoman.model.transformer import Batch, Transformer
+
+TOKENS = ("src_M", "tgt_in_N", "tgt_out_N")  # of a batch
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,9 @@ def fixed_sample(split: Split, size: int, tokens_per_micro_batch: int, *, seed: 
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Move a micro-batch to where the model is."""
-    parts = {
-        name: part.to(device, non_blocking=True) for name, part in batch._asdict().items() if part is not None
-    }
-    return batch._replace(**parts)
+    """Move a micro-batch's tokens to where the model is."""
+    tokens = {name: getattr(batch, name).to(device, non_blocking=True) for name in TOKENS}
+    return batch._replace(**tokens)
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,16 @@ def greedy(model: Transformer, src_ids: np.ndarray, precision: AbstractContextMa
     """Return the model's own translation of one sentence, most likely token by token, without the end."""
     model.eval()
     device = model.embedding.weight.device
-    src_BS = torch.from_numpy(src_ids.astype(np.int64))[None].to(device)
-    tgt_BT = torch.full((1, 1), BOS, device=device)
+    src_M = torch.from_numpy(src_ids.astype(np.int64)).to(device)
+    src = Sentences(torch.tensor([len(src_M)]), device)
+    tgt_N = torch.full((1,), BOS, device=device)
     with precision:
-        memory_BSD, _ = model.encode(src_BS, None)
+        memory_MD = model.encode(src_M, src)
         for _ in range(2 * len(src_ids) + 10):
-            hidden_BTD = model.decode(tgt_BT, memory_BSD, None)
-            next_B1: Tensor = model.logits(hidden_BTD[:, -1]).argmax(-1, keepdim=True)
-            if next_B1.item() == EOS:
+            hidden_ND = model.decode(tgt_N, Sentences(torch.tensor([len(tgt_N)]), device), memory_MD, src)
+            next_1: Tensor = model.logits(hidden_ND[-1:]).argmax(-1)
+            if next_1.item() == EOS:
                 break
-            tgt_BT = torch.cat([tgt_BT, next_B1], dim=1)
+            tgt_N = torch.cat([tgt_N, next_1])
     model.train()
-    return tgt_BT[0, 1:].tolist()
+    return tgt_N[1:].tolist()

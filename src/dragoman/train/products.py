@@ -1,8 +1,9 @@
 """Matrix products on a CPU: which library computes them in float32, and how much it remembers of what it has computed.
 
-Torch gives float32 products to MKL, which uses half of the width that AMD's vector units have since Zen 5. oneDNN, to
-which torch gives bf16, uses all of it. Torch offers no setting that says so: it asks oneDNN for float32 products where
-factors may be rounded to bf16. On a CPU without units that gain by rounding oneDNN does not round (decision 15).
+Torch gives float32 products to MKL, which knows no vectors of 512 bits on AMD's processors: since Zen 5 it uses half of
+their units, on Zen 4 it issues twice as many instructions. oneDNN, to which torch gives bf16, knows them. Torch offers
+no setting that says so: it asks oneDNN for float32 products where factors may be rounded to bf16, and with vectors
+alone oneDNN does not round (decision 15).
 """
 
 import os
@@ -11,7 +12,6 @@ from pathlib import Path
 import torch
 
 CPU_INFO = Path("/proc/cpuinfo")
-ZEN_5 = 26  # AMD's number of the first family with units of 512 bits
 # oneDNN compiles a product anew for every number of rows, and torch keeps each of 1,024 such programs twice, at a
 # megabyte each: half a gigabyte after twenty steps. Micro-batches come in ever new sizes, so few are used again.
 KEPT_PROGRAMS = 32
@@ -35,11 +35,10 @@ def set_up_products() -> None:
 
 
 def mkl_is_narrow() -> bool:
-    """Whether this CPU has units that MKL leaves half idle. It asks and measures nothing: a resumed run must agree."""
+    """Whether MKL leaves out this CPU's wide vectors. It asks and measures nothing: a resumed run must agree."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    is_amd = facts.get("vendor_id") == "AuthenticAMD"
-    return is_amd and int(facts.get("cpu family", 0)) >= ZEN_5 and "avx512f" in facts.get("flags", "").split()
+    return facts.get("vendor_id") == "AuthenticAMD" and "avx512f" in facts.get("flags", "").split()

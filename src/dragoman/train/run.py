@@ -3,6 +3,7 @@
 ``python -m dragoman.train.run RUN`` is one worker of a run that ``start.open_run`` has opened.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -39,6 +40,7 @@ from dragoman.errors import ExitCode, UserError
 from dragoman.files import disk_errors, read_json
 from dragoman.machine import end_process, keep_memory
 from dragoman.model.flops import training_flops
+from dragoman.model.native import notice
 from dragoman.model.transformer import Transformer
 from dragoman.observe.console import Console, Silent
 from dragoman.observe.phases import PhaseClock
@@ -76,6 +78,7 @@ def work(run: RunDir, world: World, *, quiet: bool) -> tuple[ExitCode, str]:
     with noted_signals() as signals:
         try:
             job = assemble(run, recipe, world, signals, quiet=quiet)
+            gc.freeze()  # what is there now stays: looking through it again and again would take 2 % of a step
             try:
                 try:
                     ending = train(job)
@@ -255,6 +258,8 @@ def introduce(job: Job, dataset: Dataset, *, resumed: bool) -> None:
     if not is_plain(parts := mixture(dataset, recipe.data)):
         say(f"mixture: {describe_mixture(parts)}")
     say(f"model: {parameters / 1e6:.1f} M parameters, {job.precision} on {job.world.device.type}")
+    if missing := notice(job.world.device):
+        job.report.warn(missing)
     say(f"optimizer: {job.optimizer.description()}")
     say(f"learning rate: {describe(recipe)}")
     per_step = len(job.plan.step(1).micro_batches)

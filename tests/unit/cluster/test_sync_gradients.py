@@ -214,9 +214,9 @@ def test_the_embedding_goes_in_three_parts_that_add_up():
     def build(rank):
         torch.manual_seed(0)
         model = Transformer(cfg, vocab_size=40)
-        src = torch.tensor([[4 + rank, 9, 3], [20 + rank, 8, 3]])
-        tgt = torch.tensor([[9, 30 + rank], [8, 20]])  # some words are on both sides
-        return model, Batch(src, tgt, tgt.flatten(), None, torch.arange(4))
+        src = torch.tensor([4 + rank, 9, 3, 20 + rank, 8, 3])
+        tgt = torch.tensor([9, 30 + rank, 8, 20])  # some words are on both sides
+        return model, Batch(src, torch.tensor([3, 3]), tgt, tgt, torch.tensor([2, 2]))
 
     def gradient(model, batch, way):
         """Return that of a step on one worker alone."""

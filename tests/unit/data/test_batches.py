@@ -71,17 +71,16 @@ def test_steps_have_about_the_asked_tokens_and_equal_numbers_of_micro_batches():
     assert all(len(step.micro_batches) == 4 for step in steps)
 
 
-def test_micro_batches_take_equally_long_with_their_padding():
+def test_micro_batches_take_equally_long():
     random = np.random.default_rng(0)
     tgt = random.integers(3, 40, size=5000)
-    src = tgt + random.geometric(0.3, size=5000)  # few are much longer than what they mean
+    src = tgt + random.geometric(0.3, size=5000)
     lengths = np.stack([src, tgt], axis=1).astype(np.int32)
     micro_batches = [indices for [indices] in plan_epoch(lengths, 500, 500, seed=1, epoch=0)]
-    # Source tokens count half. Where a few more sentences make all much longer no cut is equal.
-    work = np.array([len(indices) * lengths[indices].max(axis=0) @ [1, 2] for indices in micro_batches])
-    assert work.std() < 0.04 * work.mean()
-    unpadded = np.array([(lengths[indices] @ [1, 2]).sum() for indices in micro_batches])
-    assert unpadded.std() > 1.5 * work.std()
+    work = np.array(
+        [(lengths[indices] @ [1, 2]).sum() for indices in micro_batches]
+    )  # source tokens count half
+    assert work.std() < 0.03 * work.mean()
 
 
 def test_a_plan_answers_for_any_step_at_any_time():
@@ -143,19 +142,14 @@ def test_evaluation_covers_a_split_in_similar_lengths():
     assert all(lengths[indices, 1].sum() < 300 for indices in micro_batches)
 
 
-def test_collate_shifts_pads_and_points_at_real_tokens():
+def test_collate_lays_sentences_in_a_row_and_shifts_the_target():
     split = ListSplit([([5, 6, EOS], [7, EOS]), ([8, EOS], [9, 10, EOS])])
     batch = collate(split, np.array([0, 1]))
-    assert batch.src_BS.tolist() == [[5, 6, EOS], [8, EOS, 0]]
-    assert batch.src_mask_BS.tolist() == [[True, True, True], [True, True, False]]
-    assert batch.tgt_in_BT.tolist() == [[BOS, 7, 0], [BOS, 9, 10]]
+    assert batch.src_M.tolist() == [5, 6, EOS, 8, EOS]
+    assert batch.src_lengths_B.tolist() == [3, 2]
+    assert batch.tgt_in_N.tolist() == [BOS, 7, BOS, 9, 10]
     assert batch.tgt_out_N.tolist() == [7, EOS, 9, 10, EOS]
-    assert batch.tgt_index_N.tolist() == [0, 1, 3, 4, 5]
-
-
-def test_collate_has_no_mask_where_nothing_is_padded():
-    split = ListSplit([([5, EOS], [7, EOS]), ([8, EOS], [9, EOS])])
-    assert collate(split, np.array([0, 1])).src_mask_BS is None
+    assert batch.tgt_lengths_B.tolist() == [2, 3]
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=9))

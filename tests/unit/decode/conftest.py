@@ -11,7 +11,7 @@ from dragoman.config import Recipe
 from dragoman.data.prepare import prepare
 from dragoman.data.shards import Dataset
 from dragoman.files import write_json, write_text
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Batch, Transformer
 from dragoman.recipe import dump_recipe
 from dragoman.rundir import AVERAGE, MODEL, RunDir
 from dragoman.train.checkpoint import State, write_checkpoint
@@ -22,6 +22,13 @@ SENTENCES = [
     for verb in ("sees", "buys", "has never read")
     for thing in ("a small house", "the red book", "three letters")
 ]
+
+
+def batch_of(src: list[list[int]], tgt_in: list[list[int]]) -> Batch:
+    """Put sentences into one batch, with no target output."""
+    tokens = [torch.tensor([token for ids in side for token in ids]) for side in (src, tgt_in)]
+    lengths = [torch.tensor([len(ids) for ids in side]) for side in (src, tgt_in)]
+    return Batch(tokens[0], lengths[0], tokens[1], torch.empty(0), lengths[1])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dragoman.errors import UserError
 from dragoman.files import TEMPORARY, append_json_line, open_json_lines, read_json
 from dragoman.model.transformer import Transformer
 from dragoman.rundir import MODEL, step_directories
+from tests.unit.decode.conftest import batch_of
 
 
 def export(toy, checkpoints, to, **options):
@@ -39,9 +40,7 @@ def random_ids(toy, lengths, seed):
 @torch.no_grad()
 def next_log_probabilities(model: Transformer, src: list[int], tgt: list[int]) -> torch.Tensor:
     """Return the log-probabilities of what follows begin-of-sentence and each token of ``tgt``."""
-    memory, mask = model.encode(torch.tensor([[*src, EOS]]), None)
-    hidden = model.decode(torch.tensor([[BOS, *tgt]]), memory, mask)
-    return model.logits(hidden[0]).log_softmax(-1)
+    return model.logits(model(batch_of([[*src, EOS]], [[BOS, *tgt]]))).log_softmax(-1)
 
 
 def greedy(model: Transformer, src: list[int], longest: int) -> list[int]:

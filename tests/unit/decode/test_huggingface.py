@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
 
 from dragoman.data.text import normalise
-from dragoman.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from dragoman.data.tokenizer import BOS, EOS, Tokenizer
 from dragoman.decode.export import export_model
 from dragoman.decode.translator import CARD, Translator, resolve_model
 from dragoman.errors import UserError
@@ -18,7 +17,7 @@ from dragoman.files import read_json
 from dragoman.model.transformer import Transformer
 from dragoman.rundir import MODEL
 from dragoman.train.checkpoint import State, write_checkpoint
-from tests.unit.decode.conftest import SENTENCES, ToyRun, make_multilingual, make_run
+from tests.unit.decode.conftest import SENTENCES, ToyRun, batch_of, make_multilingual, make_run
 
 CLASSES = {"pre": "PegasusForConditionalGeneration", "post": "MarianMTModel"}
 STEPS = 80
@@ -28,14 +27,12 @@ def train(toy: ToyRun) -> Transformer:
     """Return a model that has learned a little: enough to end its sentences."""
     torch.manual_seed(1)
     model = Transformer(toy.recipe.model, toy.dataset.vocab_size)
-    src, tgt = (pad_sequence([torch.tensor(ids) for ids in toy_ids(toy, lines)], batch_first=True)
-                for lines in (SENTENCES, [line.upper() for line in SENTENCES]))  # fmt: skip
-    start = torch.full((len(SENTENCES), 1), BOS)
+    src, tgt = (toy_ids(toy, lines) for lines in (SENTENCES, [line.upper() for line in SENTENCES]))
+    batch = batch_of(src, [[BOS, *ids[:-1]] for ids in tgt])
+    expected = torch.tensor([each for ids in tgt for each in ids])
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for _ in range(STEPS):
-        memory, mask = model.encode(src, src != PAD)
-        hidden = model.decode(torch.cat([start, tgt[:, :-1]], dim=1), memory, mask)
-        loss = cross_entropy(model.logits(hidden).flatten(0, 1), tgt.flatten(), ignore_index=PAD)
+        loss = cross_entropy(model.logits(model(batch)), expected)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -89,11 +86,11 @@ def test_every_token_has_the_probability_that_our_model_gives_it(exported, loade
     toy, ours = exported.toy, exported.model
     draw = np.random.default_rng(1)
     for src_length, tgt_length in ((1, 3), (2, 1), (7, 9), (40, 300), (300, 25)):
-        src = torch.tensor([[*draw.integers(4, toy.dataset.vocab_size, src_length).tolist(), EOS]])
-        tgt = torch.tensor([[BOS, *draw.integers(4, toy.dataset.vocab_size, tgt_length).tolist()]])
-        memory, mask = ours.encode(src, None)
-        expected = ours.logits(ours.decode(tgt, memory, mask)[0]).log_softmax(-1)
-        found = loaded[0](input_ids=src, decoder_input_ids=tgt).logits[0].log_softmax(-1)
+        src = [[*draw.integers(4, toy.dataset.vocab_size, src_length).tolist(), EOS]]
+        tgt = [[BOS, *draw.integers(4, toy.dataset.vocab_size, tgt_length).tolist()]]
+        expected = ours.logits(ours(batch_of(src, tgt))).log_softmax(-1)
+        given = {"input_ids": torch.tensor(src), "decoder_input_ids": torch.tensor(tgt)}
+        found = loaded[0](**given).logits[0].log_softmax(-1)
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from dragoman.config import Model
 from dragoman.model.loss import token_loss
@@ -22,23 +21,20 @@ def sentence(length: int) -> torch.Tensor:
 
 
 def batch_of(*pairs: tuple[torch.Tensor, torch.Tensor]) -> Batch:
-    """Pad sentence pairs to one batch; the target output plays no part in the logits."""
-    src_BS = pad_sequence([src for src, _ in pairs], batch_first=True)
-    tgt_BT = pad_sequence([tgt for _, tgt in pairs], batch_first=True)
-    src_mask_BS = src_BS != 0
-    index_N = (tgt_BT != 0).flatten().nonzero().squeeze(1)
-    mask = None if src_mask_BS.all() else src_mask_BS
-    return Batch(src_BS, tgt_BT, tgt_BT.flatten()[index_N], mask, index_N)
+    """Put sentence pairs into one batch; the target output plays no part in the logits."""
+    src, tgt = zip(*pairs, strict=True)
+    lengths = [torch.tensor([len(each) for each in side]) for side in (src, tgt)]
+    return Batch(torch.cat(src), lengths[0], torch.cat(tgt), torch.cat(tgt), lengths[1])
 
 
-def test_predictions_only_where_there_is_a_target():
+def test_a_prediction_for_each_target():
     pairs = [(sentence(5), sentence(7)), (sentence(3), sentence(2))]
     model = build()
     assert model.logits(model(batch_of(*pairs))).shape == (9, VOCAB)
 
 
 @pytest.mark.parametrize("cfg", BOTH_NORMS, ids=lambda cfg: cfg.norm)
-def test_a_sentence_is_the_same_alone_and_in_a_padded_batch(cfg):
+def test_a_sentence_is_the_same_alone_and_in_a_batch(cfg):
     model = build(cfg)
     pairs = [(sentence(9), sentence(4)), (sentence(3), sentence(11)), (sentence(6), sentence(1))]
     together = model.logits(model(batch_of(*pairs))).log_softmax(-1)

@@ -196,10 +196,9 @@ def test_activations_are_what_torch_keeps(recipe_with, half, dropout, attention_
     ).model  # fmt: skip
     sentences, src, tgt, vocab = 9, 23, 17, 504  # no shape is also a weight's
     model = Transformer(cfg, vocab)
-    ids = torch.randint(4, vocab, (sentences, tgt))
-    batch = Batch(
-        torch.randint(4, vocab, (sentences, src)), ids, ids.flatten(), None, torch.arange(ids.numel())
-    )
+    ids = torch.randint(4, vocab, (sentences * tgt,))
+    lengths = [torch.full((sentences,), length) for length in (src, tgt)]
+    batch = Batch(torch.randint(4, vocab, (sentences * src,)), lengths[0], ids, ids, lengths[1])
     own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     weights = {tuple(shape) for weight in model.parameters() for shape in (weight.shape, weight.shape[::-1])}
     kept = {}

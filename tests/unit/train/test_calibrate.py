@@ -35,7 +35,7 @@ def test_without_a_dataset_all_micro_batches_are_alike():
 
 def test_random_pairs_have_the_lengths_they_were_given():
     batch = collate(trial.Random([[3, 2], [5, 4]], 100), np.arange(2))
-    assert batch.src_BS.shape == (2, 5)
+    assert batch.src_lengths_B.tolist() == [3, 5]
     assert len(batch.tgt_out_N) == 6
 
 

@@ -56,12 +56,8 @@ def test_few_programs_are_kept_unless_the_user_says_otherwise():
     ("vendor", "family", "flags", "expected"),
     [
         ("AuthenticAMD", "26", "fma avx512f avx512_bf16", True),  # Zen 5
-        (
-            "AuthenticAMD",
-            "25",
-            "fma avx512f avx512_bf16",
-            False,
-        ),  # Zen 4: its units are as wide as MKL uses them
+        ("AuthenticAMD", "25", "fma avx512f avx512_bf16", True),  # Zen 4
+        ("AuthenticAMD", "25", "fma avx2", False),  # Zen 3
         ("AuthenticAMD", "26", "fma avx2", False),
         ("GenuineIntel", "26", "fma avx512f", False),
     ],
