@@ -62,7 +62,7 @@ class Ours:
     data: dict[str, Any]
     settings: Sequence[str] = ()
     name: str = OURS
-    differs = "each worker's batch is one micro-batch; logits are computed for real tokens alone"
+    differs = "each worker's batch is one micro-batch; nothing is padded"
 
     def recipe(self, path: Path, training: Training) -> Path:
         shape = training.shape
