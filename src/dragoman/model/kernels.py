@@ -82,7 +82,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """Set numbers to zero with probability ``p``, and make the others as much larger."""
     if p == 0.0:
         return x
-    if is_native(x):
+    if is_native(x) and x.dtype is torch.float32:
         return _Dropout.apply(x, p, draw_seed())  # type: ignore[no-any-return, no-untyped-call]
     return F.dropout(x, p) if x.is_cuda else x * dropout_mask(x.shape, p, draw_seed(), x.dtype)
 

@@ -141,6 +141,11 @@ def test_dropout_and_its_gradient(way, seed, threads, width):
     torch.testing.assert_close(gradients([output], x), gradients([expected], x))
 
 
+def test_dropout_in_half_precision(way, seed):
+    x = inputs((9, 70))[0].detach().bfloat16()
+    assert torch.equal(dropout(x, P), x * dropout_mask(x.shape, P, seed, x.dtype))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_residual_sum_with_its_norm(way, seed, threads, width):
     x, branch, bias = given = inputs((9, width), (9, width), (width,))
