@@ -62,7 +62,11 @@ class _TokenLoss(torch.autograd.Function):
                 log_sums += (largest_R + sum_R.log()).sum(dtype=torch.float64)
                 # p is e over its row's sum: dividing is cheaper where rows are short, after and before the products.
                 torch.div(e_RV @ cast_VD, sum_R[:, None], out=by_hidden[here])
-                by_weight += e_RV.t() @ (cast_RD / sum_R[:, None]).to(dtype)
+                share_RD = (cast_RD / sum_R[:, None]).to(dtype)
+                if dtype == by_weight.dtype:
+                    torch.addmm(by_weight, e_RV.t(), share_RD, out=by_weight)
+                else:
+                    by_weight += e_RV.t() @ share_RD
             hidden, sum_D, even = hidden.float(), weight.sum(0), smoothing / len(weight)
             spread = (hidden.sum(0, dtype=torch.float64) * sum_D).sum()
             by_hidden.sub_(weight.index_select(0, target), alpha=1.0 - smoothing).sub_(sum_D, alpha=even)

@@ -10,8 +10,8 @@ from dragoman import config
 from dragoman.errors import UserError
 
 LAYER_NORM_EPSILON = 1e-5  # torch's default
-# Tokens whose logits exist at a time: as many as give fast products, and on a CPU are in its cache after them.
-CPU_ROWS, GPU_ROWS = 512, 2048
+# Tokens whose logits exist at a time: fewer make products slower, more take memory.
+CPU_ROWS, GPU_ROWS = 1024, 2048
 
 Weights = dict[str, npt.NDArray[np.float32]]
 

@@ -240,8 +240,9 @@ def finish_gradients(job: Job, norm: Tensor, surplus: float) -> None:
     job.at("optimizer")
     if surplus != 1.0:
         torch._foreach_div_(gradients_of(job.model), surplus)
-    if job.recipe.train.clip_norm:
-        clip_grads_with_norm_(job.model.parameters(), job.recipe.train.clip_norm, norm / surplus)
+    largest = job.recipe.train.clip_norm
+    if 0 < largest < norm / surplus:  # otherwise all of them would be multiplied by one
+        clip_grads_with_norm_(job.model.parameters(), largest, norm / surplus)
 
 
 def gradients_of(model: Transformer) -> list[Tensor]:
