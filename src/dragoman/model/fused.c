@@ -2,7 +2,8 @@
 
 Every function works on rows [begin, end) of matrices whose rows lie one after the other, so that threads can share
 them. A row is a token; only real tokens have one. Numbers are float32, or bf16 where a product makes or takes them
-(the suffix of a function tells); everything is computed in float32, sixteen numbers at a time.
+(the suffix of a function tells); everything is computed in float32, by vectors of the processor's own width: a wider
+one would live in memory.
 
 Dropout keeps no mask: a number is dropped by a hash of (seed, row, column), which costs less than reading a mask would.
 kernels.py has the same in torch's operations; tests compare.
@@ -12,39 +13,61 @@ kernels.py has the same in torch's operations; tests compare.
 #include <stdlib.h>
 #include <string.h>
 
+#if defined __AVX512F__
 #define LANES 16
+#elif defined __AVX__
+#define LANES 8
+#else
+#define LANES 4
+#endif
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 #define INLINE static inline __attribute__((always_inline))
 
-static const bits LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+/* first, first + 1 and so on, of at most sixteen. */
+INLINE bits lanes(int first) {
+    static const uint32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    bits x;
+    memcpy(&x, numbers + first, sizeof x);
+    return x;
+}
+
+#define LANE lanes(0)
 
 INLINE int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 INLINE vec all(float x) { return x - (vec){}; }
 INLINE vec either(ints condition, vec yes, vec no) { return (vec)((condition & (ints)yes) | (~condition & (ints)no)); }
 INLINE vec where(ints condition, vec x) { return (vec)(condition & (ints)x); }
 
-/* By halves: sixteen additions one after the other would take four times as long. */
-typedef float half_vec __attribute__((vector_size(2 * LANES)));
-typedef float quarter_vec __attribute__((vector_size(LANES)));
+/* Numbers of two vectors, by constant indices: EACH lists what the macro f makes of each lane and of s. */
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__})
+#endif
+#define FOUR(f, j, s) f(j, s), f(j + 1, s), f(j + 2, s), f(j + 3, s)
+#if LANES == 16
+#define EACH(f, s) FOUR(f, 0, s), FOUR(f, 4, s), FOUR(f, 8, s), FOUR(f, 12, s)
+#elif LANES == 8
+#define EACH(f, s) FOUR(f, 0, s), FOUR(f, 4, s)
+#else
+#define EACH(f, s) FOUR(f, 0, s)
+#endif
 
-INLINE float sum_of(vec x) {
-    half_vec h[2];
-    quarter_vec q[2];
-    memcpy(h, &x, sizeof x);
-    h[0] += h[1];
-    memcpy(q, h, sizeof q);
-    q[0] += q[1];
-    return (q[0][0] + q[0][2]) + (q[0][1] + q[0][3]);
-}
+/* Each with what lies half a vector further, then a quarter: one after the other would take four times as long. */
+#define FURTHER(j, step) (((j) + (step)) % LANES)
+#define FOLD(x, combine)                                                     \
+    if (LANES > 8) x = combine(x, SHUFFLE(x, x, EACH(FURTHER, 8)));          \
+    if (LANES > 4) x = combine(x, SHUFFLE(x, x, EACH(FURTHER, 4)));          \
+    x = combine(x, SHUFFLE(x, x, EACH(FURTHER, 2)));                         \
+    return combine(x, SHUFFLE(x, x, EACH(FURTHER, 1)))[0];
 
-INLINE float largest_of(vec x) {
-    for (int lanes = LANES / 2; lanes; lanes /= 2)
-        for (int lane = 0; lane < lanes; lane++) x[lane] = x[lane] > x[lane + lanes] ? x[lane] : x[lane + lanes];
-    return x[0];
-}
+INLINE vec sum(vec a, vec b) { return a + b; }
+INLINE vec larger(vec a, vec b) { return either(a > b, a, b); }
+INLINE float sum_of(vec x) { FOLD(x, sum) }
+INLINE float largest_of(vec x) { FOLD(x, larger) }
 
 /* e to the x for x <= 0, to 2 units in the last place; below -87 nearly nothing. NaN stays NaN. */
 INLINE vec exponential(vec x) {
@@ -62,7 +85,7 @@ INLINE vec exponential(vec x) {
     return p * (vec)(((ints)shifted + 127) << 23);
 }
 
-/* 32 random bits a lane: four numbers of a row are decided by each, a byte for every sixteen columns. */
+/* 32 random bits for each of sixteen neighbouring columns: a byte for each of four such groups in a row. */
 INLINE bits mixed(bits x) {
     x = (x ^ (x >> 16)) * 0x21f0aaadu;
     x = (x ^ (x >> 15)) * 0xd35a2d97u;
@@ -78,35 +101,59 @@ INLINE Dropout dropout_of(uint64_t seed, int dropped) {
     return (Dropout){(uint32_t)seed, (uint32_t)(seed >> 32), (uint32_t)dropped, 256.0f / (256 - dropped)};
 }
 
+#define GROUP 16
+typedef struct {
+    bits of[GROUP / LANES];
+} Random;
+
 /* For the 64 columns from here on. */
-INLINE bits draw(Dropout d, int64_t row, int64_t width, int64_t column) {
-    if (d.dropped == 0) return (bits){};
+INLINE Random draw(Dropout d, int64_t row, int64_t width, int64_t column) {
+    Random random = {};
+    if (d.dropped == 0) return random;
     uint32_t block = (uint32_t)(row * ((width + 63) / 64) + column / 64);
-    return mixed(mixed((block * LANES + LANE) ^ d.low) ^ d.high);
+    for (int part = 0; part < GROUP / LANES; part++)
+        random.of[part] = mixed(mixed((block * GROUP + lanes(part * LANES)) ^ d.low) ^ d.high);
+    return random;
 }
 
-INLINE vec drop(Dropout d, bits random, int64_t column, vec x) {
-    ints kept = (ints)(((random >> (uint32_t)(column % 64 / LANES * 8)) & 255u) >= d.dropped);
-    return where(kept, x * d.scale);
+/* The byte that decides is moved to the top; those below it change no comparison. */
+INLINE vec drop(Dropout d, Random random, int64_t column, vec x) {
+    bits own = random.of[column % GROUP / LANES] << (uint32_t)(24 - column % 64 / GROUP * 8);
+    return where((ints)(own >= d.dropped << 24), x * d.scale);
 }
 
-/* n numbers, fewer than sixteen at the end of a row; the rest is zero. */
+/* n numbers, fewer than a vector at the end of a row; the rest is zero. Such an end goes through an array of its own, so
+that whole vectors, which are expected, stay in registers. */
 INLINE vec load_float(const float *from, int64_t n) {
-    vec x = {};
-    if (n >= LANES) memcpy(&x, from, sizeof x);
-    else for (int64_t i = 0; i < n; i++) x[i] = from[i];
+    vec x;
+    float end[LANES];
+    if (__builtin_expect(n < LANES, 0)) {
+        memset(end, 0, sizeof end);
+        for (int64_t i = 0; i < n; i++) end[i] = from[i];
+        from = end;
+    }
+    memcpy(&x, from, sizeof x);
     return x;
 }
 
 INLINE void store_float(float *to, vec x, int64_t n) {
-    if (n >= LANES) memcpy(to, &x, sizeof x);
-    else for (int64_t i = 0; i < n; i++) to[i] = x[i];
+    if (__builtin_expect(n >= LANES, 1)) memcpy(to, &x, sizeof x);
+    else {
+        float end[LANES];
+        memcpy(end, &x, sizeof x);
+        for (int64_t i = 0; i < n; i++) to[i] = end[i];
+    }
 }
 
 INLINE vec load_bf16(const uint16_t *from, int64_t n) {
-    halves h = {};
-    if (n >= LANES) memcpy(&h, from, sizeof h);
-    else for (int64_t i = 0; i < n; i++) h[i] = from[i];
+    halves h;
+    uint16_t end[LANES];
+    if (__builtin_expect(n < LANES, 0)) {
+        memset(end, 0, sizeof end);
+        for (int64_t i = 0; i < n; i++) end[i] = from[i];
+        from = end;
+    }
+    memcpy(&h, from, sizeof h);
     return (vec)(__builtin_convertvector(h, bits) << 16);
 }
 
@@ -116,20 +163,30 @@ INLINE void store_bf16(uint16_t *to, vec x, int64_t n) {
     bits not_a_number = (b >> 16) | 64u;
     ints is_number = (ints)(x == x);
     halves h = __builtin_convertvector((rounded & (bits)is_number) | (not_a_number & ~(bits)is_number), halves);
-    if (n >= LANES) memcpy(to, &h, sizeof h);
-    else for (int64_t i = 0; i < n; i++) to[i] = h[i];
+    if (__builtin_expect(n >= LANES, 1)) memcpy(to, &h, sizeof h);
+    else {
+        uint16_t end[LANES];
+        memcpy(end, &h, sizeof h);
+        for (int64_t i = 0; i < n; i++) to[i] = end[i];
+    }
 }
+
+/* Asks for memory before it is read or written: near is 3 for the cache of first level, 2 for that of second. The
+processor itself foresees what follows within 4 KB, and not where the next sentence's part of a head lies. It may be past
+the end of a matrix: nothing happens then. */
+#define FETCH(at, near) __builtin_prefetch(at, 0, near)
+#define AHEAD (3072 / sizeof(T)) /* numbers, where rows follow each other */
 
 INLINE void add_float(float *to, vec x, int64_t n) { store_float(to, load_float(to, n) + x, n); }
 
-/* C (rows × 16·columns) = A · B for matrices that fit in the cache. A's numbers are a_row and a_column apart, so it may
+/* C (rows × columns) = A · B for matrices that fit in the cache. A's numbers are a_row and a_column apart, so it may
 lie either way; B's and C's rows are whole vectors. */
-#ifdef __AVX512F__
+#if LANES == 16
 #define WIDE 4
 #define SUMS 16 /* vectors in registers at a time, of 32 */
 #else
 #define WIDE 2
-#define SUMS 6 /* of 8 pairs */
+#define SUMS 12 /* of 16 */
 #endif
 
 INLINE void block(const int rows, const int columns, int64_t inner, const float *a, int64_t a_row, int64_t a_column,
@@ -174,38 +231,16 @@ static void multiply(int64_t rows, int64_t columns, int64_t inner, const float *
     STRIP(1)
 }
 
-/* Lays n rows of whole vectors out as columns (columns, padded(n)), with zeros behind them: sixteen by sixteen, by
-exchanging ever smaller squares across the diagonal. */
-#ifdef __clang__
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__})
-#endif
+/* Squares of numbers, a vector wide, are transposed by exchanging ever smaller squares across the diagonal. */
 #define UPPER(j, step) ((j) & (step) ? LANES + (j) - (step) : (j))
-#define LOWER(j, step) ((j) & (step) ? LANES + (j) : (j) + (step))
-#define EACH(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), \
-                   f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)
+#define LOWER(j, step) (((j) & (step) ? LANES + (j) : (j) + (step)) % (2 * LANES))
 #define EXCHANGE(step)                                                          \
     for (int i = 0; i < LANES; i++)                                             \
-        if (!(i & step)) {                                                      \
+        if (step < LANES && !(i & step)) {                                      \
             vec upper = square[i], lower = square[i + step];                    \
             square[i] = SHUFFLE(upper, lower, EACH(UPPER, step));               \
             square[i + step] = SHUFFLE(upper, lower, EACH(LOWER, step));        \
         }
-
-static void transpose(const float *from, int64_t n, int64_t columns, float *to) {
-    for (int64_t row = 0; row < n; row += LANES)
-        for (int64_t column = 0; column < columns; column += LANES) {
-            vec square[LANES] = {};
-            for (int64_t i = 0; i < LANES && row + i < n; i++)
-                memcpy(&square[i], from + (row + i) * columns + column, sizeof(vec));
-            EXCHANGE(8)
-            EXCHANGE(4)
-            EXCHANGE(2)
-            EXCHANGE(1)
-            for (int64_t i = 0; i < LANES; i++) memcpy(to + (column + i) * padded(n) + row, &square[i], sizeof(vec));
-        }
-}
 
 static int64_t longest(const int64_t *starts, int64_t begin, int64_t end) {
     int64_t most = 0;
@@ -214,31 +249,41 @@ static int64_t longest(const int64_t *starts, int64_t begin, int64_t end) {
 }
 
 static float *room_for(int64_t numbers) {
-    float *room = aligned_alloc(64, padded(numbers) * sizeof(float));
+    float *room = aligned_alloc(64, (numbers + 15) / 16 * 64);
     if (!room) abort();
     return room;
 }
 
-/* Turns the scores of one head's queries, rows of `weights` from `first` on, into weights; P gets them with some dropped. */
+/* Turns the scores of one head's queries, rows of `weights` from `first` on, into weights; P gets them with some
+dropped. What is done to a row waits for what was done before, so each step is taken for all rows. */
 static void weigh(int64_t queries, int64_t keys, int causal, Dropout d, int64_t first, float *weights, int64_t columns,
                   float *P) {
-    for (int64_t t = 0; t < queries; t++) {
-        float *w = weights + (first + t) * columns, *p = P + t * padded(keys);
+    float *w = weights + first * columns, *p = P;
+    for (int64_t t = 0; t < queries; t++, w += columns, p += padded(keys)) {
         int64_t seen = causal ? t + 1 : keys;
-        vec best = all(-INFINITY), total = {};
+        vec best = all(-INFINITY);
         for (int64_t c = 0; c < seen; c += LANES) {
             vec x = load_float(w + c, LANES);
             best = either((ints)((uint32_t)c + LANE < (uint32_t)seen) & (x > best), x, best);
         }
-        float top = largest_of(best);
+        *p = largest_of(best);
+    }
+    w = weights + first * columns, p = P;
+    for (int64_t t = 0; t < queries; t++, w += columns, p += padded(keys)) {
+        int64_t seen = causal ? t + 1 : keys;
+        vec total = {};
         for (int64_t c = 0; c < keys; c += LANES) {
-            vec e = exponential(load_float(w + c, LANES) - top);
+            vec e = exponential(load_float(w + c, LANES) - *p);
             e = where((ints)((uint32_t)c + LANE < (uint32_t)seen), e);
             store_float(w + c, e, LANES);
             total += e;
         }
-        float scale = 1.0f / sum_of(total);
-        bits random = {};
+        *p = 1.0f / sum_of(total);
+    }
+    w = weights + first * columns, p = P;
+    for (int64_t t = 0; t < queries; t++, w += columns, p += padded(keys)) {
+        float scale = *p;
+        Random random = {};
         for (int64_t c = 0; c < keys; c += LANES) {
             if (c % 64 == 0) random = draw(d, first + t, columns, c);
             vec x = load_float(w + c, LANES) * scale;
@@ -255,7 +300,7 @@ static void weigh_back(int64_t queries, int64_t keys, Dropout d, int64_t first, 
         const float *w = weights + (first + t) * columns;
         float *p = P + t * padded(keys), *s = S + t * padded(keys);
         vec sums = {};
-        bits random = {};
+        Random random = {};
         for (int64_t c = 0; c < keys; c += LANES) {
             if (c % 64 == 0) random = draw(d, first + t, columns, c);
             vec x = load_float(w + c, LANES), g = drop(d, random, c, load_float(s + c, LANES));
@@ -272,7 +317,7 @@ static void weigh_back(int64_t queries, int64_t keys, Dropout d, int64_t first, 
 void dropout_rows(int64_t begin, int64_t end, int64_t width, const float *x, float *out, uint64_t seed, int levels) {
     Dropout d = dropout_of(seed, levels);
     for (int64_t row = begin; row < end; row++) {
-        bits random = {};
+        Random random = {};
         for (int64_t c = 0; c < width; c += LANES) {
             if (c % 64 == 0) random = draw(d, row, width, c);
             vec kept = drop(d, random, c, load_float(x + row * width + c, width - c));

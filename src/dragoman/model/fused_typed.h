@@ -8,12 +8,16 @@ void NAME(residual_norm)(int64_t begin, int64_t end, int64_t width, const float 
     for (int64_t row = begin; row < end; row++) {
         float *y = total + row * width;
         vec sums = {}, squares = {};
-        bits random = {};
+        Random random = {};
         for (int64_t c = 0; c < width; c += LANES) {
-            int64_t n = width - c;
+            int64_t at = row * width + c, n = width - c;
+            FETCH(x + at + AHEAD, 3);
+            FETCH(branch + at + AHEAD, 3);
+            FETCH(total + at + AHEAD, 3);
+            FETCH(normed + at + AHEAD, 3);
             if (c % 64 == 0) random = draw(d, row, width, c);
-            vec added = LOAD(branch + row * width + c, n) + load_float(bias + c, n);
-            vec t = load_float(x + row * width + c, n) + drop(d, random, c, added);
+            vec added = LOAD(branch + at, n) + load_float(bias + c, n);
+            vec t = load_float(x + at, n) + drop(d, random, c, added);
             store_float(y + c, t, n);
             sums += t;
         }
@@ -46,6 +50,9 @@ void NAME(residual_norm_back)(int64_t begin, int64_t end, int64_t width, const f
         vec sums = {}, products = {};
         for (int64_t c = 0; c < width; c += LANES) {
             int64_t n = width - c;
+            FETCH(total + at + c + AHEAD, 3);
+            FETCH(by_total + at + c + AHEAD, 3);
+            FETCH(by_normed + at + c + AHEAD, 3);
             vec hat = (load_float(total + at + c, n) - mean) * rate, g = LOAD(by_normed + at + c, n);
             add_float(by_gain + c, g * hat, n);
             add_float(by_shift + c, g, n);
@@ -53,7 +60,7 @@ void NAME(residual_norm_back)(int64_t begin, int64_t end, int64_t width, const f
             sums += g;
             products += g * hat;
         }
-        bits random = {};
+        Random random = {};
         float first = sum_of(sums) / width, second = sum_of(products) / width;
         for (int64_t c = 0; c < width; c += LANES) {
             int64_t n = width - c;
@@ -74,9 +81,10 @@ void NAME(residual_norm_back)(int64_t begin, int64_t end, int64_t width, const f
 void NAME(relu)(int64_t begin, int64_t end, int64_t width, T *h, const float *bias, uint64_t seed, int levels) {
     Dropout d = dropout_of(seed, levels);
     for (int64_t row = begin; row < end; row++) {
-        bits random = {};
+        Random random = {};
         for (int64_t c = 0; c < width; c += LANES) {
             T *at = h + row * width + c;
+            FETCH(at + AHEAD, 3);
             vec x = LOAD(at, width - c) + load_float(bias + c, width - c);
             if (c % 64 == 0) random = draw(d, row, width, c);
             /* So written that NaN stays. */
@@ -90,6 +98,8 @@ void NAME(relu_back)(int64_t begin, int64_t end, int64_t width, T *gradient, con
     for (int64_t row = begin; row < end; row++)
         for (int64_t c = 0; c < width; c += LANES) {
             int64_t at = row * width + c, n = width - c;
+            FETCH(gradient + at + AHEAD, 3);
+            FETCH(h + at + AHEAD, 3);
             vec g = where(LOAD(h + at, n) != 0.0f, LOAD(gradient + at, n) * scale);
             STORE(gradient + at, g, n);
             add_float(by_bias + c, g, n);
@@ -104,6 +114,7 @@ void NAME(exponentials)(int64_t begin, int64_t end, int64_t width, T *logits, co
         int64_t whole = width / LANES * LANES;
         vec best = all(-INFINITY), total = {};
         for (int64_t c = 0; c < whole; c += LANES) {
+            FETCH(z + c + AHEAD, 3);
             vec x = LOAD(z + c, LANES);
             best = either(x > best, x, best);
         }
@@ -125,30 +136,51 @@ void NAME(exponentials)(int64_t begin, int64_t end, int64_t width, T *logits, co
     }
 }
 
-/* The rows of a sentence by head, as float32 with their bias: to (heads, n, padded(width)). */
-static void NAME(gather)(const T *from, int64_t row, const float *bias, int64_t n, int64_t heads, int64_t width,
-                         float scale, float *to) {
+/* A head's part of n rows, as float32 with its bias: to (n, padded(width)). */
+static void NAME(gather)(const T *from, int64_t row, const float *bias, int64_t n, int64_t width, float scale,
+                         float *to) {
     for (int64_t i = 0; i < n; i++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t c = 0; c < width; c += LANES) {
-                int64_t at = h * width + c;
-                vec x = LOAD(from + i * row + at, width - c);
-                if (bias) x += load_float(bias + at, width - c);
-                store_float(to + (h * n + i) * padded(width) + c, x * scale, LANES);
-            }
+        for (int64_t c = 0; c < width; c += LANES) {
+            FETCH(from + (n + i) * row + c, 2);
+            vec x = LOAD(from + i * row + c, width - c);
+            if (bias) x += load_float(bias + c, width - c);
+            store_float(to + i * padded(width) + c, x * scale, LANES);
+        }
 }
 
-/* And back, with sums over rows added to the gradient of the bias. */
-static void NAME(scatter)(const float *from, int64_t n, int64_t heads, int64_t width, float scale, T *to, int64_t row,
-                          float *by_bias) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t c = 0; c < width; c += LANES) {
-                int64_t at = h * width + c;
-                vec x = load_float(from + (h * n + i) * padded(width) + c, LANES) * scale;
-                STORE(to + i * row + at, x, width - c);
-                if (by_bias) add_float(by_bias + at, x, width - c);
+/* The same laid out as columns: to (padded(width), padded(n)), with the last of them again behind. */
+static void NAME(transpose)(const T *from, int64_t row, const float *bias, int64_t n, int64_t width, float *to) {
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int64_t c = 0; c < width; c += LANES) {
+            vec square[LANES], added = load_float(bias + c, width - c);
+#pragma GCC unroll 16
+            for (int j = 0; j < LANES; j++) {
+                const T *at = from + (i + j < n ? i + j : n - 1) * row + c;
+                FETCH(at + n * row, 2);
+                square[j] = LOAD(at, width - c) + added;
             }
+            EXCHANGE(8)
+            EXCHANGE(4)
+            EXCHANGE(2)
+            EXCHANGE(1)
+#pragma GCC unroll 16
+            for (int j = 0; j < LANES; j++) store_float(to + (c + j) * padded(n) + i, square[j], LANES);
+        }
+}
+
+/* A head's part of n rows back to its place, with sums over rows added to the gradient of the bias. */
+static void NAME(scatter)(const float *from, int64_t n, int64_t width, float scale, T *to, int64_t row,
+                          float *by_bias) {
+    for (int64_t c = 0; c < width; c += LANES) {
+        vec sums = {};
+        for (int64_t i = 0; i < n; i++) {
+            vec x = load_float(from + i * padded(width) + c, LANES) * scale;
+            FETCH(to + (n + i) * row + c, 2);
+            STORE(to + i * row + c, x, width - c);
+            sums += x;
+        }
+        if (by_bias) add_float(by_bias + c, sums, width - c);
+    }
 }
 
 /* Attention of sentences [begin, end). Sentence b has query rows q_starts[b] to q_starts[b + 1], and likewise keys.
@@ -159,24 +191,22 @@ void NAME(attend)(int64_t begin, int64_t end, int64_t heads, int64_t width, cons
                   const float *q_bias, const float *k_bias, const float *v_bias, int causal, uint64_t seed, int levels,
                   float *weights, int64_t columns, T *mixed_rows) {
     Dropout d = dropout_of(seed, levels);
-    int64_t wide = padded(width), q_size = longest(q_starts, begin, end) * wide;
-    int64_t k_size = padded(longest(k_starts, begin, end)) * wide;
-    float *room = room_for(2 * heads * q_size + 2 * heads * k_size + k_size + q_size / wide * columns);
-    float *Q = room, *O = Q + heads * q_size, *K = O + heads * q_size, *V = K + heads * k_size;
-    float *KT = V + heads * k_size, *P = KT + k_size;
+    int64_t wide = padded(width), q_most = longest(q_starts, begin, end), k_most = longest(k_starts, begin, end);
+    float *room = room_for(2 * q_most * wide + 2 * padded(k_most) * wide + q_most * columns);
+    float *Q = room, *O = Q + q_most * wide, *V = O + q_most * wide, *KT = V + padded(k_most) * wide;
+    float *P = KT + padded(k_most) * wide;
     for (int64_t b = begin; b < end; b++) {
         int64_t nq = q_starts[b + 1] - q_starts[b], nk = k_starts[b + 1] - k_starts[b], np = padded(nk);
-        NAME(gather)(q + q_starts[b] * q_row, q_row, q_bias, nq, heads, width, 1.0f / sqrtf(width), Q);
-        NAME(gather)(k + k_starts[b] * k_row, k_row, k_bias, nk, heads, width, 1.0f, K);
-        NAME(gather)(v + k_starts[b] * k_row, k_row, v_bias, nk, heads, width, 1.0f, V);
         for (int64_t h = 0; h < heads; h++) {
-            int64_t first = heads * q_starts[b] + h * nq;
-            transpose(K + h * nk * wide, nk, wide, KT);
-            multiply(nq, np, wide, Q + h * nq * wide, wide, 1, KT, np, weights + first * columns, columns);
+            int64_t at = h * width, first = heads * q_starts[b] + h * nq;
+            NAME(gather)(q + q_starts[b] * q_row + at, q_row, q_bias + at, nq, width, 1.0f / sqrtf(width), Q);
+            NAME(transpose)(k + k_starts[b] * k_row + at, k_row, k_bias + at, nk, width, KT);
+            NAME(gather)(v + k_starts[b] * k_row + at, k_row, v_bias + at, nk, width, 1.0f, V);
+            multiply(nq, np, wide, Q, wide, 1, KT, np, weights + first * columns, columns);
             weigh(nq, nk, causal, d, first, weights, columns, P);
-            multiply(nq, wide, nk, P, np, 1, V + h * nk * wide, wide, O + h * nq * wide, wide);
+            multiply(nq, wide, nk, P, np, 1, V, wide, O, wide);
+            NAME(scatter)(O, nq, width, 1.0f, mixed_rows + q_starts[b] * heads * width + at, heads * width, NULL);
         }
-        NAME(scatter)(O, nq, heads, width, 1.0f, mixed_rows + q_starts[b] * heads * width, heads * width, NULL);
     }
     free(room);
 }
@@ -189,31 +219,29 @@ void NAME(attend_back)(int64_t begin, int64_t end, int64_t heads, int64_t width,
                        float *by_q_bias, float *by_k_bias, float *by_v_bias) {
     Dropout d = dropout_of(seed, levels);
     float scale = 1.0f / sqrtf(width);
-    int64_t wide = padded(width), q_size = longest(q_starts, begin, end) * wide;
-    int64_t k_size = padded(longest(k_starts, begin, end)) * wide;
-    float *room = room_for(3 * heads * q_size + 4 * heads * k_size + k_size + 2 * (q_size / wide * columns));
-    float *Q = room, *G = Q + heads * q_size, *by_Q = G + heads * q_size, *K = by_Q + heads * q_size;
-    float *V = K + heads * k_size, *by_K = V + heads * k_size, *by_V = by_K + heads * k_size;
-    float *VT = by_V + heads * k_size, *P = VT + k_size, *S = P + q_size / wide * columns;
+    int64_t wide = padded(width), q_most = longest(q_starts, begin, end), k_most = longest(k_starts, begin, end);
+    /* The last, `out`, is for queries and for keys. */
+    float *room = room_for(3 * q_most * wide + 3 * padded(k_most) * wide + 2 * q_most * columns);
+    float *Q = room, *G = Q + q_most * wide, *K = G + q_most * wide, *VT = K + padded(k_most) * wide;
+    float *P = VT + padded(k_most) * wide, *S = P + q_most * columns, *out = S + q_most * columns;
     for (int64_t b = begin; b < end; b++) {
         int64_t nq = q_starts[b + 1] - q_starts[b], nk = k_starts[b + 1] - k_starts[b], np = padded(nk);
-        int64_t q_at = q_starts[b] * q_row, k_at = k_starts[b] * k_row;
-        NAME(gather)(q + q_at, q_row, q_bias, nq, heads, width, scale, Q);
-        NAME(gather)(k + k_at, k_row, k_bias, nk, heads, width, 1.0f, K);
-        NAME(gather)(v + k_at, k_row, v_bias, nk, heads, width, 1.0f, V);
-        NAME(gather)(gradient + q_starts[b] * heads * width, heads * width, NULL, nq, heads, width, 1.0f, G);
         for (int64_t h = 0; h < heads; h++) {
-            int64_t q_head = h * nq * wide, k_head = h * nk * wide;
-            transpose(V + k_head, nk, wide, VT);
-            multiply(nq, np, wide, G + q_head, wide, 1, VT, np, S, np);
-            weigh_back(nq, nk, d, heads * q_starts[b] + h * nq, weights, columns, P, S);
-            multiply(nq, wide, nk, S, np, 1, K + k_head, wide, by_Q + q_head, wide);
-            multiply(nk, wide, nq, S, 1, np, Q + q_head, wide, by_K + k_head, wide);
-            multiply(nk, wide, nq, P, 1, np, G + q_head, wide, by_V + k_head, wide);
+            int64_t at = h * width, first = heads * q_starts[b] + h * nq;
+            int64_t q_at = q_starts[b] * q_row + at, k_at = k_starts[b] * k_row + at;
+            NAME(gather)(q + q_at, q_row, q_bias + at, nq, width, scale, Q);
+            NAME(gather)(k + k_at, k_row, k_bias + at, nk, width, 1.0f, K);
+            NAME(transpose)(v + k_at, k_row, v_bias + at, nk, width, VT);
+            NAME(gather)(gradient + q_starts[b] * heads * width + at, heads * width, NULL, nq, width, 1.0f, G);
+            multiply(nq, np, wide, G, wide, 1, VT, np, S, np);
+            weigh_back(nq, nk, d, first, weights, columns, P, S);
+            multiply(nq, wide, nk, S, np, 1, K, wide, out, wide);
+            NAME(scatter)(out, nq, width, scale, by_q + q_at, q_row, by_q_bias + at);
+            multiply(nk, wide, nq, S, 1, np, Q, wide, out, wide);
+            NAME(scatter)(out, nk, width, 1.0f, by_k + k_at, k_row, by_k_bias + at);
+            multiply(nk, wide, nq, P, 1, np, G, wide, out, wide);
+            NAME(scatter)(out, nk, width, 1.0f, by_v + k_at, k_row, by_v_bias + at);
         }
-        NAME(scatter)(by_Q, nq, heads, width, scale, by_q + q_at, q_row, by_q_bias);
-        NAME(scatter)(by_K, nk, heads, width, 1.0f, by_k + k_at, k_row, by_k_bias);
-        NAME(scatter)(by_V, nk, heads, width, 1.0f, by_v + k_at, k_row, by_v_bias);
     }
     free(room);
 }
