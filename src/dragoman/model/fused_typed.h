@@ -51,7 +51,7 @@ void NAME(residual_norm_back)(int64_t begin, int64_t end, int64_t width, const f
         for (int64_t c = 0; c < width; c += LANES) {
             int64_t n = width - c;
             FETCH(total + at + c + AHEAD, 3);
-            FETCH(by_total + at + c + AHEAD, 3);
+            if (by_total) FETCH(by_total + at + c + AHEAD, 3);
             FETCH(by_normed + at + c + AHEAD, 3);
             vec hat = (load_float(total + at + c, n) - mean) * rate, g = LOAD(by_normed + at + c, n);
             add_float(by_gain + c, g * hat, n);
