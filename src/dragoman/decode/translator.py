@@ -34,7 +34,7 @@ WINDOW_LINES = 4096  # read before the first of them is translated
 WINDOW_CHARACTERS = 2_000_000  # a window of very long lines ends here
 BATCH_TOKENS = 1024  # source subwords that one core translates at once
 STRETCH = 2  # times the longest training sentence is what a model is trusted with in one piece
-LENGTH_STEP = 16  # lengths are rounded up to a multiple of this to set the longest translation
+LENGTH_STEP = 32  # lengths are rounded up to a multiple of this to set the longest translation
 LENGTH_FACTOR = 3  # the longest translation of a line, in multiples of its own rounded length
 UNSPACED = ("zh", "ja", "th", "km", "lo", "my")  # languages that put no space between sentences
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from dragoman.decode.translator import Translation, Translator
@@ -19,7 +20,7 @@ from dragoman.decode.translator import Translation, Translator
 logger = logging.getLogger(__name__)
 
 BATCH_CHARACTERS = 3000  # about 30 sentences: larger is hardly faster on a core, and everybody waits for it
-SMALLEST_BATCH_CHARACTERS = 400  # below this, spreading over cores gains nothing
+SMALLEST_BATCH_CHARACTERS = 160  # two sentences: below this, spreading over cores gains nothing
 MOST_JOBS = 500  # well below the connections that the server takes, so that the queue is what refuses
 OVERHEAD_CHARACTERS = 20  # what a sentence costs besides its letters
 SMOOTHING = 0.1  # weight of the newest batch in the measured rate
@@ -182,16 +183,10 @@ class Batcher:
         wave.sort(key=lambda place: len(place.sentence))
         total = sum(_cost(place.sentence) for place in wave)
         size = max(SMALLEST_BATCH_CHARACTERS, min(BATCH_CHARACTERS, total / self._cores))
-        batch: list[Place] = []
-        filled = 0
-        for place in wave:
-            batch.append(place)
-            filled += _cost(place.sentence)
-            if filled >= size:
-                self._ready.append(batch)
-                batch, filled = [], 0
-        if batch:
-            self._ready.append(batch)
+        ends = accumulate(_cost(place.sentence) for place in wave)
+        middles = (end - _cost(place.sentence) / 2 for place, end in zip(wave, ends, strict=True))
+        for _, batch in groupby(zip(wave, middles, strict=True), lambda each: each[1] // size):
+            self._ready.append([place for place, _ in batch])
         if len(self._ready) > 1:
             self._changed.notify_all()
 

@@ -172,11 +172,12 @@ def test_log_probabilities_do_not_depend_on_the_length_penalty(translator):
         assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4)
 
 
-def test_the_longest_translation_depends_on_the_line_alone(translator, engine):
-    list(translator.translate(["a " * words for words in range(1, 23)]))
+def test_the_longest_translation_depends_on_the_line_alone(translator, engine, monkeypatch):
+    monkeypatch.setitem(translator.card, "max_length", 40)
+    list(translator.translate(["a " * words for words in range(1, 40)]))
     assert len(engine.calls) == 2
     for sources, options in engine.calls:
-        assert {-(-len(source) // 16) * 48 for source in sources} == {options["max_decoding_length"]}
+        assert {-(-len(source) // 32) * 96 for source in sources} == {options["max_decoding_length"]}
 
 
 # Long lines

@@ -68,6 +68,19 @@ def test_a_large_request_does_not_hold_up_a_small_one(monkeypatch):
     run(scenario, translator)
 
 
+def test_cores_share_even_a_small_request_evenly():
+    translator = Fake()
+
+    async def scenario(batcher):
+        await batcher.submit(["a" * length for length in (50, 90, 60, 40)]).done
+        assert sorted(sorted(map(len, batch)) for batch in translator.batches) == [[40, 50], [60, 90]]
+        translator.batches.clear()
+        await batcher.submit(["a" * 50, "a" * 60]).done  # too little for two
+        assert len(translator.batches) == 1
+
+    run(scenario, translator, cores=2)
+
+
 def test_requests_for_more_hypotheses_are_batched_apart():
     translator = Fake(gated=True)
 
