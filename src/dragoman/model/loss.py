@@ -65,7 +65,7 @@ class _TokenLoss(torch.autograd.Function):
                 share_RD = (cast_RD / sum_R[:, None]).to(dtype)
                 if dtype == by_weight.dtype:
                     torch.addmm(by_weight, e_RV.t(), share_RD, out=by_weight)
-                else:
+                else:  # a sum of many pieces stays float32
                     by_weight += e_RV.t() @ share_RD
             hidden, sum_D, even = hidden.float(), weight.sum(0), smoothing / len(weight)
             spread = (hidden.sum(0, dtype=torch.float64) * sum_D).sum()
